@@ -1,0 +1,1 @@
+"""Attention: one ragged metadata, several backends."""

@@ -1,0 +1,1 @@
+"""The KV cache's shape and storage. Who owns which block is the engines' business."""

@@ -1,0 +1,1 @@
+"""Metrics: one schema for both engines, and its Prometheus rendering."""
