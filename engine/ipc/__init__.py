@@ -1,0 +1,1 @@
+"""Processes and the messages between them: framing, sockets, child processes. Torch-free."""
