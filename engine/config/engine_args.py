@@ -24,9 +24,7 @@ class EngineArgs:
 
     model: str = _arg(DEFAULT_MODEL, "a name the package knows, a Hugging Face directory, a GGUF file, or a hub id")
     served_model_name: str | None = _arg(None, "the name clients use; default: the model as given")
-    dtype: str = _arg(
-        "auto", "number format of weights and activations", ("auto", "float32", "bfloat16", "float16")
-    )
+    dtype: str = _arg("auto", "number format of weights and activations", ("auto", "float32", "bfloat16", "float16"))
     load_format: str = _arg(
         "auto", "weights to load; dummy makes random ones", ("auto", "safetensors", "gguf", "dummy")
     )

@@ -128,7 +128,9 @@ def _max_model_len(args: EngineArgs, architecture: Architecture) -> int:
     return args.max_model_len
 
 
-def _cache(args: EngineArgs, architecture: Architecture, dtype: Dtype, device: Device, max_model_len: int) -> CacheConfig:
+def _cache(
+    args: EngineArgs, architecture: Architecture, dtype: Dtype, device: Device, max_model_len: int
+) -> CacheConfig:
     if args.block_size not in BLOCK_SIZES:
         raise ConfigError(f"--block-size is {args.block_size}; use one of {', '.join(map(str, BLOCK_SIZES))}.")
     block_bytes = spec_of(architecture, args.block_size, dtype).block_bytes

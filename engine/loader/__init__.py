@@ -1,0 +1,1 @@
+"""Finding a model's files and reading its weights: safetensors, GGUF, dummy."""
