@@ -1,0 +1,1 @@
+"""Text and tokens: tokenizers, incremental detokenizing, stop strings, chat templates. Torch-free."""
