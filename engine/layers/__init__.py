@@ -1,0 +1,1 @@
+"""Building blocks of models; parameters own how they are loaded."""

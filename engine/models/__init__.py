@@ -1,0 +1,1 @@
+"""The model zoo: one file a family, looked up lazily by name."""

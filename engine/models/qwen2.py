@@ -1,0 +1,23 @@
+"""Qwen2 and Qwen2.5."""
+
+from __future__ import annotations
+
+from engine.config.engine_config import ModelConfig
+from engine.layers.attention import SelfAttention
+from engine.layers.mlp import GatedMLP
+from engine.layers.rotary import RotaryEmbedding
+from engine.models.causal_lm import CausalLM, DecoderLayer
+
+
+class Qwen2ForCausalLM(CausalLM):
+    """Llama's layers with biases on query, key and value, always, and on nothing else in the attention."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        architecture = config.architecture
+        rotary = RotaryEmbedding(architecture, config.max_model_len)
+
+        def make_layer(index: int) -> DecoderLayer:
+            attention = SelfAttention(architecture, index, rotary, qkv_bias=True, output_bias=False)
+            return DecoderLayer(architecture, attention, GatedMLP(architecture))
+
+        super().__init__(architecture, map(make_layer, range(architecture.num_layers)))
