@@ -1,0 +1,1 @@
+"""Kernels: one wrapper and one plain-torch reference a file; ``native.py`` loads the compiled ones."""
