@@ -1,0 +1,1 @@
+"""How V0 reaches its workers. Twin: engine/v1/executor."""
