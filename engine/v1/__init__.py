@@ -1,0 +1,1 @@
+"""The V1 engine. Shares nothing with its twin, engine/v0, but the packages beside both."""

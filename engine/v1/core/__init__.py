@@ -1,0 +1,1 @@
+"""V1 only; twin: engine/v0/core."""
