@@ -1,0 +1,1 @@
+"""Ways in: the offline LLM and the OpenAI-compatible HTTP server."""
