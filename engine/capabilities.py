@@ -73,7 +73,12 @@ FEATURES: tuple[Feature, ...] = (
     _both("penalties", "Presence, frequency and repetition penalties", "tests/conformance/test_client.py"),
     _both("stop", "Stop strings, stop ids, min and max tokens", "tests/conformance/test_client.py"),
     _both("logprobs", "Logprobs of output tokens", "tests/conformance/test_client.py"),
-    _both("abort", "Abort, and abort on disconnect", "tests/conformance/test_client.py", "tests/process/test_disconnect.py"),
+    _both(
+        "abort",
+        "Abort, and abort on disconnect",
+        "tests/conformance/test_client.py",
+        "tests/process/test_disconnect.py",
+    ),
     _both("preemption", "Preemption by recompute", "tests/conformance/test_client.py"),
     _both("containment", "Bad input harms no other request", "tests/process/test_malformed.py"),
     _both("process_tree", "No orphan, no hung stream after a kill", "tests/process/test_kill.py"),
@@ -147,7 +152,9 @@ def refuse_unsupported(engine: EngineName, asked: Iterable[str]) -> None:
     for conflict in CONFLICTS:
         if engine in conflict.engines and {conflict.first, conflict.second} <= names:
             first, second = feature(conflict.first), feature(conflict.second)
-            raise ConfigError(f"{first.title} and {second.title} exclude each other on {engine.upper()}: {conflict.why}.")
+            raise ConfigError(
+                f"{first.title} and {second.title} exclude each other on {engine.upper()}: {conflict.why}."
+            )
 
 
 def _refusal(row: Feature, engine: EngineName) -> str:
@@ -155,5 +162,6 @@ def _refusal(row: Feature, engine: EngineName) -> str:
     asked = f"{row.title} ({row.flag})" if row.flag else row.title
     reason = f": {row.why}" if row.why else ""
     if row.works_on(other):
-        return f"{asked} is not available on {engine.upper()}{reason}. {other.upper()} has it: set ENGINE_V1={int(other == 'v1')}."
+        variable = f"ENGINE_V1={int(other == 'v1')}"
+        return f"{asked} is not available on {engine.upper()}{reason}. {other.upper()} has it: set {variable}."
     return f"{asked} is not available on either engine yet{reason}. Leave it out."

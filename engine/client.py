@@ -57,6 +57,10 @@ class EngineClient(Protocol):
         """Process id of the engine process, once started."""
         ...
 
+    async def wait_dead(self) -> str:
+        """Returns, in words, how the engine process ended, once it has without being asked to."""
+        ...
+
     async def close(self) -> None:
         """Ends all engine processes; open streams end with ``EngineDeadError``. Idempotent."""
         ...

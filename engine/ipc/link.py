@@ -7,6 +7,7 @@ addresses, sockets and the child's life; what the messages mean is each engine's
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 import shutil
@@ -75,8 +76,19 @@ class EngineLink(Generic[Request, Output]):
         except BaseException:
             await self.close()
             raise
-        child.watch(lambda: on_death(child.describe_exit()))
+        death: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._death = death
+
+        def died() -> None:
+            death.set_result(child.describe_exit())
+            on_death(death.result())
+
+        child.watch(died)
         return ready
+
+    async def wait_dead(self) -> str:
+        """Returns how the process ended, once it has without ``close``; call it after ``start``."""
+        return await asyncio.shield(self._death)
 
     async def send(self, message: Request) -> None:
         """Queues ``message`` for the engine process, in order.

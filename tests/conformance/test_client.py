@@ -246,7 +246,10 @@ def test_preemption_changes_no_token(cramped: LiveEngine) -> None:
     prompts = [cramped.tokenizer.encode(passage(seed, 200))[: 20 + 9 * seed] for seed in range(8)]
     requests = [cramped.request(p, temperature=0.0, max_tokens=60, ignore_eos=True) for p in prompts]
     seeded = [cramped.request(p, temperature=1.0, seed=5, max_tokens=60, ignore_eos=True) for p in prompts[:2]]
-    alone = [cramped.tokens(cramped.request(p, temperature=1.0, seed=5, max_tokens=60, ignore_eos=True))[0] for p in prompts[:2]]
+    alone = [
+        cramped.tokens(cramped.request(p, temperature=1.0, seed=5, max_tokens=60, ignore_eos=True))[0]
+        for p in prompts[:2]
+    ]
     before = cramped.stats().preemptions
     got = cramped.tokens(*requests, *seeded)
     assert got[:8] == [greedy(p, 60) for p in prompts]

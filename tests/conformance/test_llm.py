@@ -74,7 +74,12 @@ def test_dummy_weights_and_no_tokenizer(tmp_path, monkeypatch) -> None:
     for engine in ("0", "1"):
         monkeypatch.setenv("ENGINE_V1", engine)
         with LLM(
-            model=str(tmp_path), load_format="dummy", skip_tokenizer_init=True, seed=3, max_model_len=128, dtype="float32"
+            model=str(tmp_path),
+            load_format="dummy",
+            skip_tokenizer_init=True,
+            seed=3,
+            max_model_len=128,
+            dtype="float32",
         ) as llm:
             params = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True, detokenize=False)
             (output,) = llm.generate([{"prompt_token_ids": [5, 6, 7]}], params, use_tqdm=False)

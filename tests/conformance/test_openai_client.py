@@ -39,7 +39,12 @@ def test_chat(client: openai.OpenAI, model: str) -> None:
 def test_chat_streaming_says_the_same(client: openai.OpenAI, model: str) -> None:
     whole = client.chat.completions.create(model=model, messages=QUESTION, temperature=0, max_tokens=32)
     stream = client.chat.completions.create(
-        model=model, messages=QUESTION, temperature=0, max_tokens=32, stream=True, stream_options={"include_usage": True}
+        model=model,
+        messages=QUESTION,
+        temperature=0,
+        max_tokens=32,
+        stream=True,
+        stream_options={"include_usage": True},
     )
     chunks = list(stream)
     text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,12 +13,64 @@ from engine.loader.source import find_model
 
 @cache
 def transformers_model() -> Any:
-    """Loads once a test process; about 5 s."""
-    from transformers import AutoModelForCausalLM
+    """Loads once a test process.
 
-    path = Path(find_model(DEFAULT_MODEL, "auto", "").path)
-    model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
-    return model.eval()
+    The weights are dequantized by the ``gguf`` package and put into transformers' Llama here, so
+    that nothing of our loader is part of the reference.
+    """
+    from gguf import GGUFReader
+    from gguf.quants import dequantize
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    reader = GGUFReader(find_model(DEFAULT_MODEL, "auto", "").path)
+    config = LlamaConfig(
+        vocab_size=49152,
+        hidden_size=576,
+        intermediate_size=1536,
+        num_hidden_layers=30,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        max_position_embeddings=8192,
+        rms_norm_eps=1e-5,
+        rope_parameters={"rope_type": "default", "rope_theta": 100000.0},
+        tie_word_embeddings=True,
+    )
+    model = LlamaForCausalLM(config).float().eval()
+    state = {_name(t.name): torch.from_numpy(dequantize(t.data, t.tensor_type)) for t in reader.tensors}
+    for name in state:
+        for part, heads in (("q_proj", 9), ("k_proj", 3)):
+            if part in name:
+                state[name] = _halves(state[name], heads)
+    missing, unexpected = model.load_state_dict(state, strict=False)
+    assert missing in ([], ["lm_head.weight"]) and not unexpected, (missing, unexpected)
+    return model
+
+
+def _name(gguf_name: str) -> str:
+    """``blk.3.attn_q.weight`` -> ``model.layers.3.self_attn.q_proj.weight``."""
+    parts = {
+        "attn_norm": "input_layernorm",
+        "ffn_norm": "post_attention_layernorm",
+        "attn_q": "self_attn.q_proj",
+        "attn_k": "self_attn.k_proj",
+        "attn_v": "self_attn.v_proj",
+        "attn_output": "self_attn.o_proj",
+        "ffn_gate": "mlp.gate_proj",
+        "ffn_up": "mlp.up_proj",
+        "ffn_down": "mlp.down_proj",
+        "token_embd": "model.embed_tokens",
+        "output_norm": "model.norm",
+    }
+    names = gguf_name.split(".")
+    if names[0] == "blk":
+        return f"model.layers.{names[1]}.{parts[names[2]]}.weight"
+    return f"{parts[names[0]]}.weight"
+
+
+def _halves(weight: torch.Tensor, heads: int) -> torch.Tensor:
+    """llama.cpp interleaves the two halves that a rotation pairs; transformers lays them end to end."""
+    rows, columns = weight.shape
+    return weight.view(heads, rows // heads // 2, 2, columns).transpose(1, 2).reshape(rows, columns)
 
 
 @torch.inference_mode()
