@@ -6,7 +6,7 @@ Owns the contract. ``engine/select.py`` makes one; ``engine/v0/llm_engine/client
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Protocol
 
 from engine.api import GenerateRequest, ModelLimits, RequestOutput
@@ -27,7 +27,7 @@ class EngineClient(Protocol):
         """
         ...
 
-    def generate(self, request: GenerateRequest) -> AsyncIterator[RequestOutput]:
+    def generate(self, request: GenerateRequest) -> AsyncGenerator[RequestOutput, None]:
         """Yields deltas; the last has ``finished`` set, and exactly one such item is yielded.
 
         Leaving the iteration early (``aclose``, cancellation) aborts the request. A slow reader

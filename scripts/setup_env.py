@@ -33,7 +33,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dev", action="store_true", help="also what tests and linters need")
     arguments = parser.parse_args()
-    if sys.version_info < (3, 11):
+    if sys.version_info < (3, 11):  # noqa: UP036  # whoever calls it may have an older one
         print(f"setup: Python 3.11 or newer is needed; this is {sys.version.split()[0]}.", file=sys.stderr)
         return 2
     host_torch = host_cuda_torch()

@@ -100,9 +100,7 @@ def _check_stops(p: SamplingParams) -> None:
         raise RequestError(f"stop has {len(p.stop)} strings; at most {MAX_STOP_STRINGS} are allowed.", param="stop")
     for text in p.stop:
         if not isinstance(text, str) or not 0 < len(text) <= MAX_STOP_STRING_CHARS:
-            raise RequestError(
-                f"each stop must be a string of 1 to {MAX_STOP_STRING_CHARS} characters.", param="stop"
-            )
+            raise RequestError(f"each stop must be a string of 1 to {MAX_STOP_STRING_CHARS} characters.", param="stop")
     if p.stop and not p.detokenize:
         raise RequestError("stop strings need detokenize=True; use stop_token_ids instead.", param="stop")
     if len(p.stop_token_ids) > MAX_STOP_TOKEN_IDS:

@@ -16,9 +16,7 @@ from engine.kv.tensors import LayerKVCache
 class CpuBackend:
     """``AttentionBackend`` on the compiled kernels."""
 
-    def write_kv(
-        self, cache: LayerKVCache, key: torch.Tensor, value: torch.Tensor, slot_mapping: torch.Tensor
-    ) -> None:
+    def write_kv(self, cache: LayerKVCache, key: torch.Tensor, value: torch.Tensor, slot_mapping: torch.Tensor) -> None:
         """See ``AttentionBackend.write_kv``."""
         write_kv(cache.key, cache.value, key, value, slot_mapping)
 

@@ -19,7 +19,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import fields
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self
 
 from engine import capabilities
 from engine.api import GenerateRequest, RequestOutput, SamplingParams
@@ -210,9 +210,7 @@ async def _run_one(
 ) -> RequestOutput:
     total = RequestOutput(request.request_id, request.prompt_token_ids, [], False, prompt=request.prompt)
     async with places:
-        # Both engines' streams are async generators; closing one aborts its request.
-        stream = cast("AsyncGenerator[RequestOutput, None]", client.generate(request))
-        async with aclosing(stream):
+        async with aclosing(client.generate(request)) as stream:
             async for delta in stream:
                 progress.add_tokens(sum(len(output.token_ids) for output in delta.outputs))
                 merge(total, delta)

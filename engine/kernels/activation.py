@@ -19,7 +19,9 @@ def silu_and_mul(x: torch.Tensor, *, level: IsaLevel | None = None) -> torch.Ten
         ValueError: ``x`` is not a contiguous matrix with an even number of columns.
     """
     if x.dim() != 2 or x.shape[1] % 2 != 0 or not x.is_contiguous():
-        raise ValueError(f"x must be a contiguous [num_tokens, 2 * d] tensor, got {list(x.shape)}, strides {x.stride()}.")
+        raise ValueError(
+            f"x must be a contiguous [num_tokens, 2 * d] tensor, got {list(x.shape)}, strides {x.stride()}."
+        )
     if not x.is_cpu or x.dtype not in DTYPE_CODES:
         return silu_and_mul_reference(x)
     num_tokens, size = x.shape[0], x.shape[1] // 2

@@ -66,9 +66,7 @@ def rotary_embedding_reference(
         heads.copy_(torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1))
 
 
-def _check(
-    positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor, cos_sin_cache: torch.Tensor
-) -> None:
+def _check(positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor, cos_sin_cache: torch.Tensor) -> None:
     num_tokens, _, head_dim = query.shape if query.dim() == 3 else (0, 0, 0)
     if query.dim() != 3 or key.dim() != 3 or (key.shape[0], key.shape[2]) != (num_tokens, head_dim) or head_dim % 2:
         raise ValueError(

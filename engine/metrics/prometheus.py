@@ -118,12 +118,12 @@ class ServerMetrics:
         yield finished
         yield self._counter("engine_server_prompt_tokens", "Prompt tokens of ended requests", self.prompt_tokens)
         yield self._counter("engine_server_generation_tokens", "Tokens answered", self.generation_tokens)
-        yield self._histogram("engine_time_to_first_token_seconds", "TTFT", self.time_to_first_token)
+        yield self._histogram("engine_time_to_first_token_seconds", "TTFT, from tokenized on", self.time_to_first_token)
         yield self._histogram("engine_inter_token_latency_seconds", "Time between tokens", self.inter_token_latency)
         yield self._histogram(
             "engine_request_time_per_output_token_seconds", "TPOT: mean of a request", self.time_per_output_token
         )
-        yield self._histogram("engine_e2e_request_latency_seconds", "Accepted to ended", self.e2e_latency)
+        yield self._histogram("engine_e2e_request_latency_seconds", "From tokenized to ended", self.e2e_latency)
 
     def _engine_stats(self, stats: EngineStats | None) -> Iterator[Metric]:
         yield self._gauge("engine_up", "Whether the engine process answers", float(stats is not None))

@@ -7,4 +7,5 @@ import pytest
 from engine.kernels.native import IsaLevel, best_isa_level
 
 DTYPES = pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-LEVELS = pytest.mark.parametrize("level", [level for level in IsaLevel if level <= best_isa_level()], ids=str)
+SUPPORTED = [level for level in IsaLevel if level <= best_isa_level()]
+LEVELS = pytest.mark.parametrize("level", SUPPORTED, ids=[level.name for level in SUPPORTED])

@@ -65,7 +65,7 @@ def test_filters_reach_the_right_rows(device: torch.device) -> None:
     """Row 2 is greedy, so on a CPU the filtered rows are not where they were in the batch."""
     logits = make_logits(1).repeat(5, 1)
     order = logits[0].argsort(descending=True).tolist()
-    logits[2] += 300  # weights relative to this row's maximum would underflow
+    logits[2] += 30_000  # weights relative to this row's maximum would underflow
     allowed = [set(order[:2]), set(order[:5]), {order[0]}, set(order), set(order[:2])]
     batch = make_batch([30.0, 30.0, 0.0, 30.0, 30.0], device, top_k=[2, 5, 9, 0, 2])
     drawn = [set() for _ in range(5)]

@@ -11,7 +11,6 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import cast
 
 from engine.api import CompletionOutput, GenerateRequest, ModelLimits, RequestOutput, SamplingParams
 from engine.api.request import check_request
@@ -42,8 +41,8 @@ class Generation:
             EngineDeadError: the engine ended, or gave up on this request.
         """
         outcome = "error"
-        # Both engines' streams are async generators; closing them is what aborts the request.
-        stream = cast("AsyncGenerator[RequestOutput, None]", self._client.generate(self.request))
+        # Closing the stream is what aborts the request.
+        stream = self._client.generate(self.request)
         try:
             async with aclosing(stream):
                 async for item in stream:

@@ -27,7 +27,7 @@ _LABEL = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 
 
 class ServerLayer:
-    """Wraps the app. ``open_paths`` need no key; ``routes`` names endpoints for the counter."""
+    """Wraps the app. ``open_paths`` need no key."""
 
     def __init__(self, app: ASGIApp, *, ctx: ServerContext, api_key: str | None, open_paths: frozenset[str]) -> None:
         self._app = app
@@ -43,9 +43,9 @@ class ServerLayer:
         started = time.perf_counter()
         headers = Headers(scope=scope)
         request_id = uuid.uuid4().hex
-        label = _label(headers) or request_id
+        label = _label(headers)
         scope.setdefault("state", {}).update(request_id=request_id, user=None)
-        extra = [(b"x-engine", self._engine), (b"x-request-id", label.encode())]
+        extra = [(b"x-engine", self._engine), (b"x-request-id", (label or request_id).encode())]
         status = 0
 
         async def send_with_headers(message: Message) -> None:
@@ -83,21 +83,18 @@ class ServerLayer:
                 )
         await self._app(scope, receive, send)
 
-    def _count(self, scope: Scope, status: int, started: float, label: str) -> None:
-        seconds = time.perf_counter() - started
-        route = scope.get("route_path", "none")
-        self._ctx.metrics.http_requests[route, scope["method"], status] += 1
-        user = scope["state"]["user"]
-        logger.info(
-            "%s %s %d %.0f ms id=%s label=%s%s",
-            scope["method"],
-            route,
-            status,
-            seconds * 1e3,
-            scope["state"]["request_id"],
-            label,
-            "" if user is None else f" user={user[:64]!r}",
-        )
+    def _count(self, scope: Scope, status: int, started: float, label: str | None) -> None:
+        """Work and failures are logged; what probes and pages read all the time is not."""
+        milliseconds = (time.perf_counter() - started) * 1e3
+        method, route = scope["method"], scope.get("route_path", "none")
+        self._ctx.metrics.http_requests[route, method, status] += 1
+        level = logging.DEBUG if method in ("GET", "HEAD") and status < 400 else logging.INFO
+        if not logger.isEnabledFor(level):
+            return
+        request_id, user = scope["state"]["request_id"], scope["state"]["user"]
+        names = "" if label is None else f" label={label}"
+        names += "" if user is None else f" user={user[:64]!r}"
+        logger.log(level, "%s %s %d %.0f ms id=%s%s", method, route, status, milliseconds, request_id, names)
 
 
 def _hash(key: bytes) -> bytes:

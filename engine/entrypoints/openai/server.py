@@ -57,6 +57,7 @@ async def serve(app: Starlette, host: str, port: int, limits: HttpLimits, on_rea
             ws="none",
             lifespan="on",
             log_config=None,
+            log_level=logging.ERROR,
             access_log=False,
             server_header=False,
             proxy_headers=False,

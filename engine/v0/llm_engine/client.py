@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 import msgspec
 
@@ -66,7 +66,7 @@ class V0Client:
         self._receiver = asyncio.create_task(self._receive(), name="v0-outputs")
         return ready.limits
 
-    async def generate(self, request: GenerateRequest) -> AsyncIterator[RequestOutput]:
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[RequestOutput, None]:
         add = self._checked(request)
         mailbox = self._streams[request.request_id] = Mailbox()
         try:

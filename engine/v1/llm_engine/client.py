@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 import msgspec
 
@@ -73,7 +73,7 @@ class V1Client:
         self._receiver = asyncio.create_task(self._receive(), name="v1-outputs")
         return ready.limits
 
-    async def generate(self, request: GenerateRequest) -> AsyncIterator[RequestOutput]:
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[RequestOutput, None]:
         request = self._checked(request)
         handle = next(self._numbers)
         mailbox = self._processor.open(handle, request)

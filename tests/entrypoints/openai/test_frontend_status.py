@@ -276,3 +276,14 @@ def test_importing_the_app_imports_no_torch() -> None:
         "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
+
+
+def test_labels_reach_the_log_and_cannot_forge_lines(http: TestClient, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "engine.http"):
+        body = {"prompt": "secret prompt", "user": "bob\nPOST /forged 200", "temperature": 0}
+        http.post("/v1/completions", json=body, headers={"x-request-id": "mine-7"})
+        http.get("/health/live")
+    (record,) = [r for r in caplog.records if r.name == "engine.http"]
+    line = record.getMessage()
+    assert line.startswith("POST /v1/completions 200 ") and "label=mine-7" in line and "user='bob\\nPOST" in line
+    assert "\n" not in line and "secret" not in line

@@ -1,0 +1,40 @@
+"""Finding and loading the compiled library."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.errors import StartupError
+from engine.kernels import native
+from engine.kernels.rms_norm import rms_norm
+
+
+def test_a_missing_library_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    native._library.cache_clear()
+    native.function.cache_clear()
+    try:
+        with pytest.raises(StartupError, match=r"pip install \."):
+            rms_norm(torch.ones(2, 8), torch.ones(8), 1e-5)
+    finally:
+        native._library.cache_clear()
+        native.function.cache_clear()
+
+
+def test_only_one_openmp_runtime_is_in_the_process() -> None:
+    rms_norm(torch.ones(64, 576), torch.ones(576), 1e-5)
+    with open("/proc/self/maps") as maps:
+        names = {Path(line.split(maxsplit=5)[5].strip()).resolve() for line in maps if "omp" in line}
+    runtimes = {path for path in names if path.name.startswith(("libgomp", "libiomp", "libomp"))}
+    assert len(runtimes) == 1
+
+
+def test_a_level_this_machine_lacks_is_refused() -> None:
+    status = native.function("engine_silu_and_mul")(None, None, 0, 0, 0, native.best_isa_level() + 1, 1)
+    assert status == native.Status.UNSUPPORTED_LEVEL
+    with pytest.raises(ValueError, match=native.best_isa_level().name):
+        native.check_status(status)
