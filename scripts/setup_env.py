@@ -94,9 +94,9 @@ def install_torch() -> None:
 
 
 def build_inputs() -> list[Path]:
-    """Everything ``pip install .`` compiles or copies into the built package."""
-    names = ["pyproject.toml", "CMakeLists.txt", *(str(p.relative_to(ROOT)) for p in ROOT.glob("csrc/**/*"))]
-    return [ROOT / name for name in sorted(names) if (ROOT / name).is_file()]
+    """Everything ``pip install .`` compiles or copies, so that the installed package is never a stale one."""
+    files = [ROOT / "pyproject.toml", ROOT / "CMakeLists.txt", *ROOT.glob("csrc/**/*"), *ROOT.glob("engine/**/*")]
+    return sorted(path for path in files if path.is_file() and "__pycache__" not in path.parts)
 
 
 def pip(*arguments: str) -> None:

@@ -15,7 +15,7 @@ import os
 import time
 import typing
 import weakref
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import fields
 from types import TracebackType
@@ -209,11 +209,10 @@ async def _run_one(
     client: EngineClient, places: asyncio.Semaphore, request: GenerateRequest, progress: Progress
 ) -> RequestOutput:
     total = RequestOutput(request.request_id, request.prompt_token_ids, [], False, prompt=request.prompt)
-    async with places:
-        async with aclosing(client.generate(request)) as stream:
-            async for delta in stream:
-                progress.add_tokens(sum(len(output.token_ids) for output in delta.outputs))
-                merge(total, delta)
+    async with places, aclosing(client.generate(request)) as stream:
+        async for delta in stream:
+            progress.add_tokens(sum(len(output.token_ids) for output in delta.outputs))
+            merge(total, delta)
     progress.end_request()
     return total
 
