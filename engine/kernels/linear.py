@@ -43,9 +43,9 @@ def pack_linear_weight(weight: torch.Tensor) -> torch.Tensor | PackedWeight:
         return weight
     out_features, in_features = weight.shape
     padding = (0, -in_features % _DEPTH, 0, -out_features % _PANEL)
-    padded = functional.pad(weight, padding) if any(padding) else weight.contiguous()
-    pairs = padded.view(torch.int32).unflatten(0, (-1, _PANEL))  # [panels, 16, in_features / 2 (padded)]
-    data = pairs.transpose(1, 2).contiguous().view(torch.bfloat16).unflatten(-1, (_PANEL, 2))
+    padded = functional.pad(weight.detach(), padding).contiguous()
+    pairs = padded.view(torch.int32).view(-1, _PANEL, padded.shape[1] // 2)  # [panels, 16, in_features / 2 (padded)]
+    data = pairs.transpose(1, 2).contiguous().view(torch.bfloat16).view(*pairs.transpose(1, 2).shape, 2)
     return PackedWeight(data, out_features, in_features)
 
 

@@ -180,8 +180,8 @@ def bad_metadata(batch: RaggedBatch) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("case", ["foreign", "negative", "too_long", "shorter_than_query"])
 def test_indices_outside_of_the_cache_are_refused(case: str) -> None:
     batch = make_batch([(1, 10), (4, 30)])
-    field = "block_table" if case in ("foreign", "negative") else "seq_lens"
-    metadata = replace(batch.metadata, **{field: bad_metadata(batch)[case]})
+    bad = bad_metadata(batch)[case]
+    metadata = replace(batch.metadata, block_table=bad) if bad.dim() == 2 else replace(batch.metadata, seq_lens=bad)
     with pytest.raises(ValueError, match="block_table"):
         kernel(replace(batch, metadata=metadata), 0.125, None)
 
