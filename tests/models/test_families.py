@@ -1,12 +1,13 @@
 """Every family computes what transformers computes, however its batch is cut."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from engine.config.engine_config import AttentionBackendName
+from engine.config.engine_config import AttentionBackendName, Dtype
 from engine.loader.load import load_weights
 from engine.models.registry import make_model
 from tests.models.harness import Schedule, greedy_tokens, paged_logits
@@ -75,10 +76,14 @@ def test_the_window_of_mistral_hides_older_tokens(tmp_path: Path) -> None:
     assert (short[8:] - long[8:]).abs().max() > 0.1
 
 
-def test_tied_embeddings_are_one_tensor_in_float32(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_tied_embeddings_are_in_memory_once(dtype: Dtype, tmp_path: Path) -> None:
+    """Before packing and after; in bfloat16 on a CPU the packed weight serves both ends."""
     _, config = save_and_load(hf_model("llama", tie_word_embeddings=True), tmp_path)
-    model = make_model(config, torch.device("cpu"))
+    model = make_model(dataclasses.replace(config, dtype=dtype), torch.device("cpu"))
+    assert model.lm_head.weight is model.model.embed_tokens.weight
     load_weights(model, config)
+    model.pack()
     assert model.lm_head.weight is model.model.embed_tokens.weight
 
 
