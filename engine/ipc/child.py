@@ -20,6 +20,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from types import MappingProxyType
 
 import msgspec
 
@@ -33,6 +34,11 @@ log = logging.getLogger(__name__)
 _LENGTH = struct.Struct("<I")
 _MAX_BOOT_BYTES = 4 * 1024 * 1024
 _KILL_WAIT_S = 5.0
+
+#: Defaults of a child's environment. OpenMP's threads wait for each other by spinning unless told otherwise;
+#: where anything else wants the cores, the API process for one, a spinning thread keeps off the very thread
+#: it waits for, and a step of 20 ms takes a second.
+_CHILD_ENVIRONMENT = MappingProxyType({"OMP_WAIT_POLICY": "passive"})
 
 
 class Boot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -82,6 +88,7 @@ class ChildProcess:
                 [sys.executable, "-m", module, str(child_end.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(child_end.fileno(),),
+                env={**_CHILD_ENVIRONMENT, **os.environ},
                 start_new_session=True,
             )
         child = cls(process, parent_end)
