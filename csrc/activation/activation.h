@@ -13,6 +13,7 @@ struct SiluAndMulArgs {
   int64_t num_rows;
   int64_t size;
   int32_t dtype;
+  int32_t level;
   int32_t num_threads;
 };
 

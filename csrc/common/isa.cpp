@@ -45,3 +45,5 @@ int best_isa_level() {
 }  // namespace engine
 
 ENGINE_EXPORT int32_t engine_best_isa_level() { return engine::best_isa_level(); }
+
+ENGINE_EXPORT int32_t engine_interface_version() { return engine::kInterfaceVersion; }

@@ -11,34 +11,32 @@ struct Free {
   void operator()(void* p) const { std::free(p); }
 };
 
-// The rows of x, each followed by zeros up to a multiple of kDepth; null when out of memory.
-std::unique_ptr<BFloat16, Free> padded_rows(const BFloat16* x, int64_t num_rows, int64_t size, int64_t stride,
-                                            int64_t depth) {
-  std::unique_ptr<BFloat16, Free> rows(static_cast<BFloat16*>(std::calloc(num_rows * depth, sizeof(BFloat16))));
-  for (int64_t i = 0; rows && i < num_rows; ++i)
-    std::memcpy(rows.get() + i * depth, x + i * stride, size * sizeof(BFloat16));
+// The rows of the input, each followed by zeros up to a multiple of kDepth; null when out of memory.
+std::unique_ptr<BFloat16, Free> padded_rows(const LinearArgs& a) {
+  const int64_t depth = a.depth();
+  std::unique_ptr<BFloat16, Free> rows(static_cast<BFloat16*>(std::calloc(a.num_rows * depth, sizeof(BFloat16))));
+  for (int64_t i = 0; rows && i < a.num_rows; ++i)
+    std::memcpy(rows.get() + i * depth, a.row(i), a.in_features * sizeof(BFloat16));
   return rows;
 }
 
 }  // namespace
 }  // namespace engine
 
-ENGINE_EXPORT int32_t engine_linear(void* output, const void* input, const void* weight, const void* bias,
-                                    int64_t num_rows, int64_t out_features, int64_t in_features, int64_t input_stride,
-                                    int32_t level, int32_t num_threads) {
+ENGINE_EXPORT int32_t engine_linear(const engine::LinearArgs* args) {
   using namespace engine;
   static constexpr void (*kKernels[])(const LinearArgs&) = ENGINE_KERNEL_TABLE(linear);
-  if (!level_is_supported(level)) return kUnsupportedLevel;
-  const int64_t depth = (in_features + kDepth - 1) / kDepth * kDepth;
-  const auto* x = static_cast<const BFloat16*>(input);
-  std::unique_ptr<BFloat16, Free> padded;
-  if (depth != in_features) {
-    padded = padded_rows(x, num_rows, in_features, input_stride, depth);
-    if (!padded) return kOutOfMemory;
-    x = padded.get();
-    input_stride = depth;
+  if (!level_is_supported(args->level)) return kUnsupportedLevel;
+  if (args->num_rows == 0) return kOk;
+  if (args->in_features == args->depth()) {
+    kKernels[args->level](*args);
+    return kOk;
   }
-  kKernels[level]({static_cast<BFloat16*>(output), x, static_cast<const BFloat16*>(weight),
-                   static_cast<const BFloat16*>(bias), num_rows, out_features, depth, input_stride, num_threads});
+  const std::unique_ptr<BFloat16, Free> padded = padded_rows(*args);
+  if (!padded) return kOutOfMemory;
+  LinearArgs with_padding = *args;
+  with_padding.input = padded.get();
+  with_padding.input_stride = with_padding.in_features = args->depth();
+  kKernels[args->level](with_padding);
   return kOk;
 }

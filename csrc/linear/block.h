@@ -10,6 +10,9 @@ namespace engine::ENGINE_ISA {
 
 constexpr int kPanelVecs = kPanel / kWidth;
 
+// Panels that a thread takes before it moves to the next rows, so that they stay in its cache.
+constexpr int64_t kPanelRun = 8;
+
 // output[row, panel's features] = sums + bias, leaving out the features past the last.
 ENGINE_INLINE void store_sums(const LinearArgs& a, int64_t row, int64_t panel, const Vec* sums) {
   for (int v = 0; v < kPanelVecs; ++v) {
@@ -29,7 +32,6 @@ ENGINE_INLINE void store_sums(const LinearArgs& a, int64_t row, int64_t panel, c
 
 constexpr int64_t kTileRows = 16;
 constexpr int64_t kBlockRows = 2 * kTileRows;
-constexpr int64_t kBlockPanels = 2;  // with two row tiles; twice as many with one
 
 // The hardware's description of its eight tiles: 0-3 hold sums, 4-5 rows of x, 6-7 (or 5-7) panels.
 struct alignas(64) TileConfig {
@@ -78,12 +80,14 @@ struct TileSums {
   static constexpr int64_t kRowBytes = kPanels * kPanel * sizeof(float);
   alignas(64) float data[kTileRows][kPanels * kPanel];
 
+  // The first kCount panels of it.
+  template <int kCount>
   void store_rows(const LinearArgs& a, int64_t row, int64_t num_rows, int64_t panel) const {
-    const bool whole = (panel + kPanels) * kPanel <= a.out_features;
+    const bool whole = (panel + kCount) * kPanel <= a.out_features;
     for (int64_t r = 0; r < num_rows; ++r) {
       int p = 0;
-      for (; whole && p + 2 <= kPanels; p += 2) store_pair(a, row + r, panel + p, data[r] + p * kPanel);
-      for (; p < kPanels; ++p) {
+      for (; whole && p + 2 <= kCount; p += 2) store_pair(a, row + r, panel + p, data[r] + p * kPanel);
+      for (; p < kCount; ++p) {
         const Vec v = load(data[r] + p * kPanel);
         store_sums(a, row + r, panel + p, &v);
       }
@@ -113,8 +117,8 @@ inline void one_row_tile(const LinearArgs& a, int64_t row, int64_t num_rows, int
   if constexpr (kPanels > 3) _tile_zero(3);
   const BFloat16* x = a.row(row);
   const BFloat16* w = a.panel(panel);
-  const int64_t next = kPanel * a.depth;
-  for (int64_t k = 0; k < a.depth; k += kDepth) {
+  const int64_t next = kPanel * a.in_features;
+  for (int64_t k = 0; k < a.in_features; k += kDepth) {
     const BFloat16* wk = w + k * kPanel;
     _tile_loadd(4, x + k, a.input_stride * sizeof(BFloat16));
     _tile_loadd(5, wk, 64);
@@ -137,51 +141,68 @@ inline void one_row_tile(const LinearArgs& a, int64_t row, int64_t num_rows, int
   if constexpr (kPanels > 1) _tile_stored(1, sums.data[0] + kPanel, sums.kRowBytes);
   if constexpr (kPanels > 2) _tile_stored(2, sums.data[0] + 2 * kPanel, sums.kRowBytes);
   if constexpr (kPanels > 3) _tile_stored(3, sums.data[0] + 3 * kPanel, sums.kRowBytes);
-  sums.store_rows(a, row, num_rows, panel);
+  sums.template store_rows<kPanels>(a, row, num_rows, panel);
 }
 
-// 17 to 32 rows and one or two panels.
+// 17 to 32 rows and one or two panels, over [k, k_end) of the depth; the sums so far wait in `sums`.
 template <int kPanels>
-inline void two_row_tiles(const LinearArgs& a, int64_t row, int64_t num_rows, int64_t panel) {
-  _tile_zero(0);
-  _tile_zero(2);
-  if constexpr (kPanels > 1) {
-    _tile_zero(1);
-    _tile_zero(3);
+inline void two_row_tiles(const LinearArgs& a, int64_t row, int64_t num_rows, int64_t panel, int64_t k, int64_t k_end,
+                          TileSums<2> (&sums)[2]) {
+  constexpr int64_t kRowBytes = TileSums<2>::kRowBytes;
+  float *first = sums[0].data[0], *second = sums[1].data[0];
+  if (k == 0) {
+    _tile_zero(0);
+    _tile_zero(2);
+    if constexpr (kPanels > 1) _tile_zero(1);
+    if constexpr (kPanels > 1) _tile_zero(3);
+  } else {
+    _tile_loadd(0, first, kRowBytes);
+    _tile_loadd(2, second, kRowBytes);
+    if constexpr (kPanels > 1) _tile_loadd(1, first + kPanel, kRowBytes);
+    if constexpr (kPanels > 1) _tile_loadd(3, second + kPanel, kRowBytes);
   }
   const BFloat16* x = a.row(row);
   const BFloat16* w = a.panel(panel);
   const int64_t stride = a.input_stride * sizeof(BFloat16);
-  for (int64_t k = 0; k < a.depth; k += kDepth) {
-    _tile_loadd(4, x + k, stride);
-    _tile_loadd(6, w + k * kPanel, 64);
+  for (int64_t i = k; i < k_end; i += kDepth) {
+    _tile_loadd(4, x + i, stride);
+    _tile_loadd(6, w + i * kPanel, 64);
     _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(5, x + kTileRows * a.input_stride + k, stride);
+    _tile_loadd(5, x + kTileRows * a.input_stride + i, stride);
     _tile_dpbf16ps(2, 5, 6);
     if constexpr (kPanels > 1) {
-      _tile_loadd(7, w + kPanel * a.depth + k * kPanel, 64);
+      _tile_loadd(7, w + (a.in_features + i) * kPanel, 64);
       _tile_dpbf16ps(1, 4, 7);
       _tile_dpbf16ps(3, 5, 7);
     }
   }
-  TileSums<kPanels> sums;
-  _tile_stored(0, sums.data[0], sums.kRowBytes);
-  if constexpr (kPanels > 1) _tile_stored(1, sums.data[0] + kPanel, sums.kRowBytes);
-  sums.store_rows(a, row, kTileRows, panel);
-  _tile_stored(2, sums.data[0], sums.kRowBytes);
-  if constexpr (kPanels > 1) _tile_stored(3, sums.data[0] + kPanel, sums.kRowBytes);
-  sums.store_rows(a, row + kTileRows, num_rows - kTileRows, panel);
+  _tile_stored(0, first, kRowBytes);
+  _tile_stored(2, second, kRowBytes);
+  if constexpr (kPanels > 1) _tile_stored(1, first + kPanel, kRowBytes);
+  if constexpr (kPanels > 1) _tile_stored(3, second + kPanel, kRowBytes);
+  if (k_end < a.in_features) return;
+  sums[0].template store_rows<kPanels>(a, row, kTileRows, panel);
+  sums[1].template store_rows<kPanels>(a, row + kTileRows, num_rows - kTileRows, panel);
 }
 
-// Rows [row, row + num_rows), at most kBlockRows, times panels [panel, end).
+// 17 to 32 rows times panels [panel, end), at most kPanelRun. Goes through the depth in runs, so that the rows'
+// part stays in the first-level cache while the panels' parts pass by.
+inline void multiply_two_row_tiles(const LinearArgs& a, int64_t row, int64_t num_rows, int64_t panel, int64_t end) {
+  constexpr int64_t kDepthRun = 288;
+  TileSums<2> sums[kPanelRun / 2][2];
+  for (int64_t k = 0; k < a.in_features; k += kDepthRun) {
+    const int64_t k_end = std::min(k + kDepthRun, a.in_features);
+    int64_t p = panel;
+    for (; p + 2 <= end; p += 2) two_row_tiles<2>(a, row, num_rows, p, k, k_end, sums[(p - panel) / 2]);
+    if (p < end) two_row_tiles<1>(a, row, num_rows, p, k, k_end, sums[(p - panel) / 2]);
+  }
+}
+
+// Rows [row, row + num_rows), at most kBlockRows, times panels [panel, end), at most kPanelRun.
 inline void multiply_block(const LinearArgs& a, Accelerator& tiles, int64_t row, int64_t num_rows, int64_t panel,
                            int64_t end) {
   tiles.prepare(num_rows);
-  if (num_rows > kTileRows) {
-    for (; panel + 2 <= end; panel += 2) two_row_tiles<2>(a, row, num_rows, panel);
-    if (panel < end) two_row_tiles<1>(a, row, num_rows, panel);
-    return;
-  }
+  if (num_rows > kTileRows) return multiply_two_row_tiles(a, row, num_rows, panel, end);
   for (; panel + 4 <= end; panel += 4) one_row_tile<4>(a, row, num_rows, panel);
   if (end - panel == 3) one_row_tile<3>(a, row, num_rows, panel);
   if (end - panel == 2) one_row_tile<2>(a, row, num_rows, panel);
@@ -214,11 +235,11 @@ inline void multiply_tile(const LinearArgs& a, int64_t row, int64_t panel) {
   Vec sums[kRows][kVecs] = {};
   const BFloat16* x = a.row(row);
   const BFloat16* w = a.panel(panel);
-  for (int64_t k = 0; k < a.depth; k += 2) {
+  for (int64_t k = 0; k < a.in_features; k += 2) {
     UVec weights[kVecs];
 #pragma GCC unroll 8
     for (int v = 0; v < kVecs; ++v)
-      weights[v] = load_bits<UVec>(w + v / kPanelVecs * kPanel * a.depth + k * kPanel + v % kPanelVecs * kWidth * 2);
+      weights[v] = load_bits<UVec>(w + v / kPanelVecs * kPanel * a.in_features + k * kPanel + v % kPanelVecs * kWidth * 2);
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
       const uint32_t pair = load_bits<uint32_t>(x + r * a.input_stride + k);

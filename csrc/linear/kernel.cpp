@@ -5,9 +5,6 @@
 namespace engine::ENGINE_ISA {
 namespace {
 
-// Panels that a thread takes before it moves to the next rows, so that they stay in its cache.
-constexpr int64_t kPanelRun = 8;
-
 // Rows [row, row_end) times panels [panel, panel_end), on the calling thread.
 void multiply(const LinearArgs& a, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end) {
   constexpr int64_t kCachedRows = 512;
@@ -29,7 +26,7 @@ void linear(const LinearArgs& a) {
   constexpr int64_t kSerialProducts = 1 << 15;  // below this, waking threads costs more than it saves
   const int64_t panels = (a.out_features + kPanel - 1) / kPanel;
   const int64_t row_blocks = (a.num_rows + kBlockRows - 1) / kBlockRows;
-  const int64_t wanted = a.num_rows * a.out_features * a.depth <= kSerialProducts ? 1 : a.num_threads;
+  const int64_t wanted = a.num_rows * a.out_features * a.in_features <= kSerialProducts ? 1 : a.num_threads;
   // Threads share the panels first (each weight is read once) and the rows when panels get few.
   const int64_t panel_parts = std::min(wanted, row_blocks > 1 ? (panels + 3) / 4 : panels);
   const int64_t row_parts = std::min(wanted / panel_parts, row_blocks);

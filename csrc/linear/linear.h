@@ -16,16 +16,18 @@ constexpr int64_t kDepth = 32;  // in_features are padded with zeros to a multip
 
 struct LinearArgs {
   BFloat16* output;        // [num_rows, out_features]
-  const BFloat16* input;   // [num_rows, depth], rows input_stride elements apart
+  const BFloat16* input;   // [num_rows, in_features], rows input_stride elements apart
   const BFloat16* weight;  // [ceil(out_features / 16), depth / 2, 16, 2]
   const BFloat16* bias;    // [out_features], or null
   int64_t num_rows;
   int64_t out_features;
-  int64_t depth;  // in_features, padded
+  int64_t in_features;  // kernels see a multiple of kDepth; the entry point pads the input
   int64_t input_stride;
+  int32_t level;
   int32_t num_threads;
 
-  const BFloat16* panel(int64_t index) const { return weight + index * kPanel * depth; }
+  int64_t depth() const { return (in_features + kDepth - 1) / kDepth * kDepth; }
+  const BFloat16* panel(int64_t index) const { return weight + index * kPanel * in_features; }
   const BFloat16* row(int64_t index) const { return input + index * input_stride; }
 };
 

@@ -29,22 +29,18 @@ ENGINE_INLINE Vec sums_of(Vec (&v)[kWidth]) {
 template <class T, int kHeadDim>
 class FewRows {
  public:
-  FewRows(const PagedAttentionArgs& args, const AttentionItem& item)
-      : a_(args), item_(item), rows_(args, item), paged_(args, item) {}
+  FewRows(const AttentionWork& work, const AttentionItem& item)
+      : a_(work.args), item_(item), rows_(work, item), paged_(work.args, item) {}
 
   void run() {
     start();
     int64_t offsets[2][kTileKeys];
-    int64_t count = std::min<int64_t>(kTileKeys, item_.key_end - item_.key_begin);
-    paged_.locate(item_.key_begin, count, offsets[0]);
-    int current = 0;
-    for (int64_t key = item_.key_begin; key < item_.key_end; key += kTileKeys, current ^= 1) {
-      const int64_t next = std::min<int64_t>(kTileKeys, item_.key_end - key - kTileKeys);
-      if (next > 0) {
-        paged_.locate(key + kTileKeys, next, offsets[current ^ 1]);
-        prefetch(offsets[current ^ 1], next);
-      }
-      attend(key, count, offsets[current]);
+    int64_t count = locate(item_.key_begin, offsets[0]);
+    for (int64_t key = item_.key_begin; count > 0;) {
+      const int64_t next = locate(key + count, offsets[1]);
+      attend(key, count, offsets[0], offsets[next > 0 ? 1 : 0]);
+      if (next > 0) std::copy(offsets[1], offsets[1] + kTileKeys, offsets[0]);
+      key += count;
       count = next;
     }
     for (int64_t r = 0; r < rows_.count(); ++r) rows_.finish(r, values_[r], maxima_[r], weights_[r]);
@@ -63,43 +59,51 @@ class FewRows {
     }
   }
 
-  void prefetch(const int64_t* offsets, int64_t count) const {
-    constexpr int64_t kLine = 64 / sizeof(T);
-    for (int64_t i = 0; i < count; ++i)
-      for (int64_t d = 0; d < kHeadDim; d += kLine) {
-        __builtin_prefetch(paged_.key(offsets[i]) + d);
-        __builtin_prefetch(paged_.value(offsets[i]) + d);
-      }
+  // Where the keys from `key` on are; returns how many there are, up to a tile. The others repeat the last.
+  int64_t locate(int64_t key, int64_t* offsets) const {
+    const int64_t count = std::min<int64_t>(kTileKeys, item_.key_end - key);
+    if (count <= 0) return 0;
+    paged_.locate(key, count, offsets);
+    std::fill(offsets + count, offsets + kTileKeys, offsets[count - 1]);
+    return count;
   }
 
-  void attend(int64_t key, int64_t count, const int64_t* offsets) {
+  static ENGINE_INLINE void prefetch(const T* row) {
+    for (size_t byte = 0; byte < kHeadDim * sizeof(T); byte += 64)
+      __builtin_prefetch(reinterpret_cast<const char*>(row) + byte);
+  }
+
+  // `next` are the offsets of the tile to come, fetched from memory while this one is computed.
+  void attend(int64_t key, int64_t count, const int64_t* offsets, const int64_t* next) {
     for (int64_t r = 0; r < rows_.count(); r += kRowRun) {
       switch (std::min<int64_t>(kRowRun, rows_.count() - r)) {
-        case 1: return attend_rows<1>(r, key, count, offsets);
-        case 2: attend_rows<2>(r, key, count, offsets); break;
-        case 3: attend_rows<3>(r, key, count, offsets); break;
-        default: attend_rows<4>(r, key, count, offsets);
+        case 1: attend_rows<1>(r, key, count, offsets, next); break;
+        case 2: attend_rows<2>(r, key, count, offsets, next); break;
+        case 3: attend_rows<3>(r, key, count, offsets, next); break;
+        default: attend_rows<4>(r, key, count, offsets, next);
       }
     }
   }
 
   template <int kRows>
-  void attend_rows(int64_t first, int64_t key, int64_t count, const int64_t* offsets) {
+  void attend_rows(int64_t first, int64_t key, int64_t count, const int64_t* offsets, const int64_t* next) {
     alignas(64) float scores[kRows][kTileKeys];
     float rescale[kRows];
-    for (int64_t k = 0; k < count; k += kWidth)
-      score<kRows>(first, offsets + k, std::min<int64_t>(kWidth, count - k), &scores[0][k]);
+    for (int64_t k = 0; k < count; k += kWidth) score<kRows>(first, offsets + k, next + k, &scores[0][k]);
     for (int r = 0; r < kRows; ++r) rescale[r] = softmax(first + r, key, count, scores[r]);
     constexpr int kRun = kVecs < 4 ? kVecs : 4;  // kRows * kRun sums stay in registers
-    for (int v = 0; v < kVecs; v += kRun) add_values<kRows, kRun>(first, v * kWidth, count, offsets, scores, rescale);
+    for (int v = 0; v < kVecs; v += kRun) {
+      add_values<kRows, kRun>(first, v * kWidth, count, offsets, v == 0 ? next : offsets, scores, rescale);
+    }
   }
 
-  // scores[r][i] for kWidth keys; those past `count` repeat the last one.
+  // scores[r][i] for kWidth keys.
   template <int kRows>
-  ENGINE_INLINE void score(int64_t first, const int64_t* offsets, int64_t count, float* scores) const {
+  ENGINE_INLINE void score(int64_t first, const int64_t* offsets, const int64_t* next, float* scores) const {
     Vec products[kRows][kWidth];
     for (int i = 0; i < kWidth; ++i) {
-      const T* k = paged_.key(offsets[std::min<int64_t>(i, count - 1)]);
+      const T* k = paged_.key(offsets[i]);
+      prefetch(paged_.key(next[i]));
       Vec sums[kRows] = {};
 #pragma GCC unroll 8
       for (int v = 0; v < kVecs; ++v) {
@@ -142,7 +146,7 @@ class FewRows {
   }
 
   template <int kRows, int kRun>
-  ENGINE_INLINE void add_values(int64_t first, int64_t d, int64_t count, const int64_t* offsets,
+  ENGINE_INLINE void add_values(int64_t first, int64_t d, int64_t count, const int64_t* offsets, const int64_t* next,
                                 const float (&weights)[kRows][kTileKeys], const float (&rescale)[kRows]) {
     Vec sums[kRows][kRun];
 #pragma GCC unroll 4
@@ -151,6 +155,7 @@ class FewRows {
       for (int v = 0; v < kRun; ++v) sums[r][v] = load(values_[first + r] + d + v * kWidth) * rescale[r];
     for (int64_t i = 0; i < count; ++i) {
       const T* value = paged_.value(offsets[i]) + d;
+      prefetch(paged_.value(next[i]));
 #pragma GCC unroll 4
       for (int v = 0; v < kRun; ++v) {
         const Vec x = load(value + v * kWidth);

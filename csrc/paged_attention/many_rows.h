@@ -32,8 +32,8 @@ struct Strip {
 template <class T>
 class ManyRows {
  public:
-  ManyRows(const PagedAttentionArgs& args, const AttentionItem& item)
-      : a_(args), item_(item), rows_(args, item), paged_(args, item) {}
+  ManyRows(const AttentionWork& work, const AttentionItem& item)
+      : a_(work.args), item_(item), rows_(work, item), paged_(work.args, item) {}
 
   void run() {
     const int64_t num_strips = (rows_.count() + kStripRows - 1) / kStripRows;

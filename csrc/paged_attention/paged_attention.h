@@ -19,18 +19,37 @@ constexpr int64_t kTileKeys = 64;   // keys that are scored at once
 constexpr int64_t kSplitKeys = 512; // keys of an item, when a sequence's rows fit one tile; a multiple of kTileKeys
 constexpr int64_t kMaxHeadDim = 256;
 
-struct AttentionBatch {
+struct PagedAttentionArgs {
+  void* output;                    // [num_tokens, num_heads, head_dim]
+  const void* query;               // [num_tokens, num_heads, head_dim], tokens query_stride elements apart
+  const void* key_cache;           // [num_blocks, block_size, num_kv_heads, head_dim]
+  const void* value_cache;         // [num_blocks, block_size, num_kv_heads, head_dim]
   const int32_t* query_start_loc;  // [num_seqs + 1]
   const int32_t* seq_lens;         // [num_seqs]
-  const int32_t* block_table;      // [num_seqs, max_blocks], rows table_stride apart
+  const int32_t* block_table;      // [num_seqs, max_blocks], rows table_stride elements apart
+  int64_t num_tokens;
   int64_t num_seqs;
+  int64_t num_heads;
+  int64_t num_kv_heads;
+  int64_t head_dim;
+  int64_t num_blocks;
+  int64_t block_size;
+  int64_t query_stride;
   int64_t table_stride;
   int64_t max_blocks;
-  int64_t num_tokens;
+  int64_t window;  // newest tokens a query sees, itself included
+  float scale;
+  int32_t dtype;
+  int32_t level;
+  int32_t num_threads;
 
+  int64_t group() const { return num_heads / num_kv_heads; }
   int64_t query_len(int64_t seq) const { return query_start_loc[seq + 1] - query_start_loc[seq]; }
-  // Position of the first query token.
+  int64_t num_rows(int64_t seq) const { return query_len(seq) * group(); }
+  // Position of a sequence's first query token.
   int64_t first_position(int64_t seq) const { return seq_lens[seq] - query_len(seq); }
+  // The first key that a query at `position` sees.
+  int64_t first_key(int64_t position) const { return position < window ? 0 : position - window + 1; }
 };
 
 // One unit of work. Its output goes to the result, or, when the keys are split, to partial `partial`.
@@ -57,28 +76,18 @@ struct AttentionPlan {
   int64_t num_partials = 0;
 };
 
-struct PagedAttentionArgs {
-  void* output;           // [num_tokens, num_heads, head_dim]
-  const void* query;      // [num_tokens, num_heads, head_dim], tokens query_stride elements apart
-  const void* key_cache;  // [num_blocks, block_size, num_kv_heads, head_dim]
-  const void* value_cache;
-  const AttentionBatch* batch;
-  const AttentionPlan* plan;
-  float* partials;  // [num_partials, head_dim + 2]: weighted values, maximum, sum of weights
-  int64_t num_heads, num_kv_heads, head_dim, block_size;
-  int64_t query_stride;
-  int64_t window;  // newest tokens a query sees, itself included
-  float scale;
-  int32_t dtype;
-  int32_t num_threads;
+AttentionPlan plan_attention(const PagedAttentionArgs& args);
 
-  int64_t group() const { return num_heads / num_kv_heads; }
-  int64_t partial_size() const { return head_dim + 2; }
+// What a kernel gets: the call, and how its work is cut.
+struct AttentionWork {
+  const PagedAttentionArgs& args;
+  const AttentionPlan& plan;
+  float* partials;  // [plan.num_partials, head_dim + 2]: weighted values, maximum, sum of weights
+
+  float* partial(int64_t index) const { return partials + index * (args.head_dim + 2); }
 };
 
-AttentionPlan plan_attention(const AttentionBatch& batch, int64_t num_kv_heads, int64_t group, int64_t window);
-
-#define ENGINE_DECLARE(isa) ENGINE_DECLARE_KERNEL(isa, paged_attention, PagedAttentionArgs)
+#define ENGINE_DECLARE(isa) ENGINE_DECLARE_KERNEL(isa, paged_attention, AttentionWork)
 ENGINE_FOR_EACH_ISA(ENGINE_DECLARE)
 #undef ENGINE_DECLARE
 

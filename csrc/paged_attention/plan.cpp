@@ -5,26 +5,21 @@
 namespace engine {
 namespace {
 
-// The first key that a query at `position` sees.
-int64_t first_key(int64_t position, int64_t window) { return std::max<int64_t>(0, position - window + 1); }
-
 // Many rows: one item a tile of rows, over all of its keys. The last tiles have the most keys, so they go first.
-void plan_tiles(AttentionPlan& plan, const AttentionBatch& batch, int64_t seq, int64_t group, int64_t kv_head,
-                int64_t window) {
-  const int64_t first = batch.first_position(seq), num_rows = batch.query_len(seq) * group;
+void plan_tiles(AttentionPlan& plan, const PagedAttentionArgs& a, int64_t seq, int64_t kv_head) {
+  const int64_t first = a.first_position(seq), num_rows = a.num_rows(seq);
   for (int64_t begin = (num_rows - 1) / kTileRows * kTileRows; begin >= 0; begin -= kTileRows) {
     const int64_t end = std::min(begin + kTileRows, num_rows);
     plan.items.push_back({int32_t(seq), int32_t(kv_head), int32_t(begin), int32_t(end),
-                          int32_t(first_key(first + begin / group, window)),
-                          int32_t(first + (end - 1) / group + 1), -1});
+                          int32_t(a.first_key(first + begin / a.group())),
+                          int32_t(first + (end - 1) / a.group() + 1), -1});
   }
 }
 
 // Few rows (decodes, short chunks): one item a range of keys, cut at multiples of kSplitKeys.
-void plan_splits(AttentionPlan& plan, const AttentionBatch& batch, int64_t seq, int64_t group, int64_t kv_head,
-                 int64_t window) {
-  const int64_t num_rows = batch.query_len(seq) * group, end = batch.seq_lens[seq];
-  const int64_t begin = first_key(batch.first_position(seq), window);
+void plan_splits(AttentionPlan& plan, const PagedAttentionArgs& a, int64_t seq, int64_t kv_head) {
+  const int64_t num_rows = a.num_rows(seq), end = a.seq_lens[seq];
+  const int64_t begin = a.first_key(a.first_position(seq));
   const int64_t num_splits = (end - 1) / kSplitKeys - begin / kSplitKeys + 1;
   for (int64_t s = 0, key = begin; s < num_splits; ++s) {
     const int64_t key_end = std::min((key / kSplitKeys + 1) * kSplitKeys, end);
@@ -41,14 +36,13 @@ void plan_splits(AttentionPlan& plan, const AttentionBatch& batch, int64_t seq, 
 
 }  // namespace
 
-AttentionPlan plan_attention(const AttentionBatch& batch, int64_t num_kv_heads, int64_t group, int64_t window) {
+AttentionPlan plan_attention(const PagedAttentionArgs& a) {
   AttentionPlan plan;
   for (const bool many_rows : {true, false}) {
-    for (int64_t seq = 0; seq < batch.num_seqs; ++seq) {
-      const int64_t num_rows = batch.query_len(seq) * group;
-      if (num_rows == 0 || (num_rows > kTileRows) != many_rows) continue;
-      for (int64_t h = 0; h < num_kv_heads; ++h)
-        many_rows ? plan_tiles(plan, batch, seq, group, h, window) : plan_splits(plan, batch, seq, group, h, window);
+    for (int64_t seq = 0; seq < a.num_seqs; ++seq) {
+      if (a.num_rows(seq) == 0 || (a.num_rows(seq) > kTileRows) != many_rows) continue;
+      for (int64_t h = 0; h < a.num_kv_heads; ++h)
+        many_rows ? plan_tiles(plan, a, seq, h) : plan_splits(plan, a, seq, h);
     }
   }
   return plan;

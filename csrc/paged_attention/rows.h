@@ -12,11 +12,12 @@ namespace engine::ENGINE_ISA {
 template <class T>
 class ItemRows {
  public:
-  ItemRows(const PagedAttentionArgs& args, const AttentionItem& item)
-      : a_(args),
+  ItemRows(const AttentionWork& work, const AttentionItem& item)
+      : work_(work),
+        a_(work.args),
         item_(item),
-        first_token_(args.batch->query_start_loc[item.seq]),
-        first_position_(args.batch->first_position(item.seq)) {}
+        first_token_(a_.query_start_loc[item.seq]),
+        first_position_(a_.first_position(item.seq)) {}
 
   int64_t count() const { return item_.row_end - item_.row_begin; }
 
@@ -30,7 +31,7 @@ class ItemRows {
   // Stores row r: `values` [head_dim] are sums weighted by exp(score - maximum), `weight` is the sum of those.
   void finish(int64_t r, const float* values, float maximum, float weight) const {
     if (item_.partial >= 0) {
-      float* partial = a_.partials + (item_.partial + r) * a_.partial_size();
+      float* partial = work_.partial(item_.partial + r);
       std::copy(values, values + a_.head_dim, partial);
       partial[a_.head_dim] = maximum;
       partial[a_.head_dim + 1] = weight;
@@ -47,6 +48,7 @@ class ItemRows {
   int64_t token(int64_t r) const { return first_token_ + (item_.row_begin + r) / a_.group(); }
   int64_t head(int64_t r) const { return item_.kv_head * a_.group() + (item_.row_begin + r) % a_.group(); }
 
+  const AttentionWork& work_;
   const PagedAttentionArgs& a_;
   const AttentionItem& item_;
   int64_t first_token_;
@@ -60,7 +62,7 @@ class PagedKeys {
   PagedKeys(const PagedAttentionArgs& args, const AttentionItem& item)
       : keys_(static_cast<const T*>(args.key_cache) + item.kv_head * args.head_dim),
         values_(static_cast<const T*>(args.value_cache) + item.kv_head * args.head_dim),
-        blocks_(args.batch->block_table + item.seq * args.batch->table_stride),
+        blocks_(args.block_table + item.seq * args.table_stride),
         block_size_(args.block_size),
         slot_stride_(args.num_kv_heads * args.head_dim) {}
 

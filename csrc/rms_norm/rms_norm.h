@@ -17,6 +17,7 @@ struct RmsNormArgs {
   int64_t size;
   float eps;
   int32_t dtype;
+  int32_t level;
   int32_t num_threads;
 };
 

@@ -10,7 +10,7 @@ namespace engine {
 struct RotaryArgs {
   void* query;                 // [num_tokens, num_heads, head_dim], rows query_stride elements apart
   void* key;                   // [num_tokens, num_kv_heads, head_dim], rows key_stride elements apart
-  const int64_t* positions;    // [num_tokens], all in the table
+  const int64_t* positions;    // [num_tokens]
   const float* cos_sin_cache;  // [max_position, head_dim]: cosines, then sines
   int64_t num_tokens;
   int64_t num_heads;
@@ -18,7 +18,9 @@ struct RotaryArgs {
   int64_t head_dim;
   int64_t query_stride;
   int64_t key_stride;
+  int64_t max_position;
   int32_t dtype;
+  int32_t level;
   int32_t num_threads;
 };
 

@@ -6,9 +6,14 @@ not own the cache's layout (``engine/kv/tensors.py``) or who uses which slot (th
 
 from __future__ import annotations
 
+from struct import Struct
+
 import torch
 
 from engine.kernels.native import check_status, function
+
+#: ``WriteKvArgs`` of csrc/kv_cache/write_kv.cpp.
+_ARGS = Struct("PPPPPqqqqq")
 
 
 def write_kv(
@@ -33,16 +38,18 @@ def write_kv(
     num_blocks, block_size, num_kv_heads, head_dim = key_cache.shape
     element = key_cache.element_size()
     status = function("engine_write_kv")(
-        key_cache.data_ptr(),
-        value_cache.data_ptr(),
-        key.data_ptr(),
-        value.data_ptr(),
-        slot_mapping.data_ptr(),
-        key.shape[0],
-        num_blocks * block_size,
-        num_kv_heads * head_dim * element,
-        key.stride(0) * element,
-        value.stride(0) * element,
+        _ARGS.pack(
+            key_cache.data_ptr(),
+            value_cache.data_ptr(),
+            key.data_ptr(),
+            value.data_ptr(),
+            slot_mapping.data_ptr(),
+            slot_mapping.numel(),
+            num_blocks * block_size,
+            num_kv_heads * head_dim * element,
+            key.stride()[0] * element,
+            value.stride()[0] * element,
+        )
     )
     check_status(status, "slot_mapping")
 
@@ -72,8 +79,8 @@ def _check(
             "key_cache and value_cache must both be contiguous [num_blocks, block_size, num_kv_heads, head_dim], "
             f"got {list(shape)} and {list(value_cache.shape)}."
         )
-    rows = (slot_mapping.shape[0] if slot_mapping.dim() == 1 else -1, *shape[2:])
-    if key.shape != rows or value.shape != rows or slot_mapping.dtype != torch.int64:
+    rows = (slot_mapping.numel(), shape[2], shape[3])
+    if key.shape != rows or value.shape != rows or slot_mapping.dim() != 1 or slot_mapping.dtype != torch.int64:
         raise ValueError(
             f"for an int64 slot_mapping [num_tokens], key and value must be [num_tokens, {shape[2]}, {shape[3]}], "
             f"got {slot_mapping.dtype} {list(slot_mapping.shape)}, {list(key.shape)} and {list(value.shape)}."

@@ -7,12 +7,15 @@ read its weight once, so the packed weight replaces the plain one: there is only
 from __future__ import annotations
 
 from dataclasses import dataclass
+from struct import Struct
 
 import torch
 from torch.nn import functional
 
 from engine.kernels.native import IsaLevel, best_isa_level, check_status, function
 
+#: ``LinearArgs`` of csrc/linear/linear.h.
+_ARGS = Struct("PPPPqqqqii")
 _PANEL = 16  # features of a panel
 _DEPTH = 32  # in_features are padded with zeros to a multiple of this
 
@@ -67,16 +70,18 @@ def linear(
     num_tokens, out_features = x.shape[0], weight.out_features
     output = x.new_empty(num_tokens, out_features)
     status = function("engine_linear")(
-        output.data_ptr(),
-        x.data_ptr(),
-        weight.data.data_ptr(),
-        bias.data_ptr() if bias is not None else None,
-        num_tokens,
-        out_features,
-        weight.in_features,
-        x.stride(0),
-        best_isa_level() if level is None else level,
-        torch.get_num_threads(),
+        _ARGS.pack(
+            output.data_ptr(),
+            x.data_ptr(),
+            weight.data.data_ptr(),
+            bias.data_ptr() if bias is not None else 0,
+            num_tokens,
+            out_features,
+            weight.in_features,
+            x.stride()[0],
+            best_isa_level() if level is None else level,
+            torch.get_num_threads(),
+        )
     )
     check_status(status)
     return output
@@ -88,7 +93,7 @@ def _check(x: torch.Tensor, weight: PackedWeight, bias: torch.Tensor | None) -> 
             f"x must be bfloat16 [num_tokens, {weight.in_features}] on the CPU, "
             f"got {x.dtype} {list(x.shape)} on {x.device}."
         )
-    if x.stride(1) != 1:
+    if x.stride()[1] != 1:
         raise ValueError(f"the rows of x must be contiguous, got strides {x.stride()}.")
     if bias is not None and (
         bias.shape != (weight.out_features,) or bias.dtype != x.dtype or not (bias.is_contiguous() and bias.is_cpu)

@@ -9,9 +9,14 @@ Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
 
 from __future__ import annotations
 
+from struct import Struct
+
 import torch
 
 from engine.kernels.native import DTYPE_CODES, IsaLevel, best_isa_level, check_status, function
+
+#: ``RmsNormArgs`` of csrc/rms_norm/rms_norm.h.
+_ARGS = Struct("PPPPPqqfiii")
 
 
 def rms_norm(
@@ -22,22 +27,32 @@ def rms_norm(
     Raises:
         ValueError: shapes or dtypes that do not fit together.
     """
-    _check(x, weight)
+    size = _row_size(x, weight)
     if not x.is_cpu or x.dtype not in DTYPE_CODES:
         return rms_norm_reference(x, weight, eps)
     x = x.contiguous()
     output = torch.empty_like(x)
-    _run(output, None, x, None, weight, eps, level)
+    status = function("engine_rms_norm")(
+        _ARGS.pack(
+            output.data_ptr(),
+            0,
+            x.data_ptr(),
+            0,
+            weight.data_ptr(),
+            x.numel() // size,
+            size,
+            eps,
+            DTYPE_CODES[x.dtype],
+            best_isa_level() if level is None else level,
+            torch.get_num_threads(),
+        )
+    )
+    check_status(status)
     return output
 
 
 def add_rms_norm(
-    x: torch.Tensor,
-    residual: torch.Tensor,
-    weight: torch.Tensor,
-    eps: float,
-    *,
-    level: IsaLevel | None = None,
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, *, level: IsaLevel | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Adds ``residual`` to ``x`` and normalises the sum: ``(rms_norm(x + residual), x + residual)``.
 
@@ -46,14 +61,29 @@ def add_rms_norm(
     Raises:
         ValueError: shapes or dtypes that do not fit together.
     """
-    _check(x, weight)
+    size = _row_size(x, weight)
     if residual.shape != x.shape or residual.dtype != x.dtype or residual.device != x.device:
         raise ValueError(f"residual is {_describe(residual)} and must be like x, {_describe(x)}.")
     if not x.is_cpu or x.dtype not in DTYPE_CODES:
         return add_rms_norm_reference(x, residual, weight, eps)
     x, residual = x.contiguous(), residual.contiguous()
     output, total = torch.empty_like(x), torch.empty_like(x)
-    _run(output, total, x, residual, weight, eps, level)
+    status = function("engine_rms_norm")(
+        _ARGS.pack(
+            output.data_ptr(),
+            total.data_ptr(),
+            x.data_ptr(),
+            residual.data_ptr(),
+            weight.data_ptr(),
+            x.numel() // size,
+            size,
+            eps,
+            DTYPE_CODES[x.dtype],
+            best_isa_level() if level is None else level,
+            torch.get_num_threads(),
+        )
+    )
+    check_status(status)
     return output, total
 
 
@@ -72,38 +102,15 @@ def add_rms_norm_reference(
     return rms_norm_reference(total, weight, eps), total
 
 
+def _row_size(x: torch.Tensor, weight: torch.Tensor) -> int:
+    """The size of the last dimension of ``x``, once ``weight`` fits it."""
+    size = weight.numel()
+    if size == 0 or weight.dim() != 1 or x.dim() == 0 or x.shape[-1] != size or not weight.is_contiguous():
+        raise ValueError(f"weight is {_describe(weight)} and does not fit the last dimension of x, {_describe(x)}.")
+    if weight.dtype != x.dtype or weight.device != x.device:
+        raise ValueError(f"weight is {_describe(weight)} and must be of the dtype and device of x, {_describe(x)}.")
+    return size
+
+
 def _describe(tensor: torch.Tensor) -> str:
     return f"{tensor.dtype} {list(tensor.shape)} on {tensor.device}"
-
-
-def _check(x: torch.Tensor, weight: torch.Tensor) -> None:
-    if weight.shape != x.shape[-1:] or weight.dtype != x.dtype or weight.device != x.device or x.dim() == 0:
-        raise ValueError(f"weight is {_describe(weight)} and does not fit the last dimension of x, {_describe(x)}.")
-
-
-def _run(
-    output: torch.Tensor,
-    total: torch.Tensor | None,
-    x: torch.Tensor,
-    residual: torch.Tensor | None,
-    weight: torch.Tensor,
-    eps: float,
-    level: IsaLevel | None,
-) -> None:
-    """Calls the kernel; ``x``, ``residual`` and the outputs are contiguous."""
-    weight = weight.contiguous()
-    size = x.shape[-1]
-    status = function("engine_rms_norm")(
-        output.data_ptr(),
-        total.data_ptr() if total is not None else None,
-        x.data_ptr(),
-        residual.data_ptr() if residual is not None else None,
-        weight.data_ptr(),
-        x.numel() // size if size else 0,
-        size,
-        eps,
-        DTYPE_CODES[x.dtype],
-        best_isa_level() if level is None else level,
-        torch.get_num_threads(),
-    )
-    check_status(status)

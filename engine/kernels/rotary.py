@@ -11,9 +11,14 @@ Computed in float32 and rounded once. Source: Su et al., "RoFormer", 2021.
 
 from __future__ import annotations
 
+from struct import Struct
+
 import torch
 
 from engine.kernels.native import DTYPE_CODES, IsaLevel, best_isa_level, check_status, function
+
+#: ``RotaryArgs`` of csrc/rotary/rotary.h.
+_ARGS = Struct("PPPPqqqqqqqiii")
 
 
 def rotary_embedding(
@@ -38,20 +43,22 @@ def rotary_embedding(
         return
     num_tokens, num_heads, head_dim = query.shape
     status = function("engine_rotary_embedding")(
-        query.data_ptr(),
-        key.data_ptr(),
-        positions.data_ptr(),
-        cos_sin_cache.data_ptr(),
-        num_tokens,
-        num_heads,
-        key.shape[1],
-        head_dim,
-        query.stride(0),
-        key.stride(0),
-        cos_sin_cache.shape[0],
-        DTYPE_CODES[query.dtype],
-        best_isa_level() if level is None else level,
-        torch.get_num_threads(),
+        _ARGS.pack(
+            query.data_ptr(),
+            key.data_ptr(),
+            positions.data_ptr(),
+            cos_sin_cache.data_ptr(),
+            num_tokens,
+            num_heads,
+            key.shape[1],
+            head_dim,
+            query.stride()[0],
+            key.stride()[0],
+            cos_sin_cache.shape[0],
+            DTYPE_CODES[query.dtype],
+            best_isa_level() if level is None else level,
+            torch.get_num_threads(),
+        )
     )
     check_status(status, "a position")
 
@@ -67,22 +74,23 @@ def rotary_embedding_reference(
 
 
 def _check(positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor, cos_sin_cache: torch.Tensor) -> None:
-    num_tokens, _, head_dim = query.shape if query.dim() == 3 else (0, 0, 0)
-    if query.dim() != 3 or key.dim() != 3 or (key.shape[0], key.shape[2]) != (num_tokens, head_dim) or head_dim % 2:
+    query_shape, key_shape = query.shape, key.shape
+    if len(query_shape) != 3 or len(key_shape) != 3 or query_shape[::2] != key_shape[::2] or query_shape[2] % 2:
         raise ValueError(
             "query and key must be [num_tokens, heads, head_dim] with the same num_tokens and the same even head_dim, "
-            f"got {list(query.shape)} and {list(key.shape)}."
+            f"got {list(query_shape)} and {list(key_shape)}."
         )
-    if query.stride()[1:] != (head_dim, 1) or key.stride()[1:] != (head_dim, 1) or query.dtype != key.dtype:
+    num_tokens, _, head_dim = query_shape
+    rows = (head_dim, 1)
+    if query.stride()[1:] != rows or key.stride()[1:] != rows or query.dtype != key.dtype:
         raise ValueError("query and key must be of one dtype, and contiguous in their last two dimensions.")
     if positions.shape != (num_tokens,) or positions.dtype != torch.int64 or not positions.is_contiguous():
         raise ValueError(f"positions must be a contiguous int64 [{num_tokens}], got {list(positions.shape)}.")
-    if cos_sin_cache.dim() != 2 or cos_sin_cache.shape[1] != head_dim or cos_sin_cache.dtype != torch.float32:
+    table = cos_sin_cache
+    if table.dim() != 2 or table.shape[1] != head_dim or table.dtype != torch.float32 or not table.is_contiguous():
         raise ValueError(
-            f"cos_sin_cache must be float32 [max_position, {head_dim}], "
-            f"got {cos_sin_cache.dtype} {list(cos_sin_cache.shape)}."
+            f"cos_sin_cache must be a contiguous float32 [max_position, {head_dim}], "
+            f"got {table.dtype} {list(table.shape)}."
         )
-    if not cos_sin_cache.is_contiguous():
-        raise ValueError("cos_sin_cache must be contiguous.")
-    if not query.device == key.device == positions.device == cos_sin_cache.device:
+    if not query.device == key.device == positions.device == table.device:
         raise ValueError("query, key, positions and cos_sin_cache must be on one device.")

@@ -203,7 +203,7 @@ def test_tensors_that_do_not_fit_are_refused() -> None:
         "num_kv_heads": (query[:, :8].contiguous(), cache, metadata),
         "contiguous": (query, LayerKVCache(cache.key[:, :, :1], cache.value[:, :, :1]), metadata),
         "query must be": (query[0], cache, metadata),
-        "seq_lens must be int32": (query, cache, replace(metadata, seq_lens=metadata.seq_lens.long())),
+        "must be int32": (query, cache, replace(metadata, seq_lens=metadata.seq_lens.long())),
         "block_table": (query, cache, replace(metadata, block_table=metadata.block_table[:1])),
     }
     for words, (q, kv, batch_metadata) in cases.items():

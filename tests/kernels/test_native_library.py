@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from struct import Struct
 
 import pytest
 import torch
@@ -33,8 +34,15 @@ def test_only_one_openmp_runtime_is_in_the_process() -> None:
     assert len(runtimes) == 1
 
 
+def test_a_library_of_another_version_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "INTERFACE_VERSION", native.INTERFACE_VERSION + 1)
+    with pytest.raises(StartupError, match=r"version.*pip install \."):
+        native._library.__wrapped__()
+
+
 def test_a_level_this_machine_lacks_is_refused() -> None:
-    status = native.function("engine_silu_and_mul")(None, None, 0, 0, 0, native.best_isa_level() + 1, 1)
+    arguments = Struct("PPqqiii").pack(0, 0, 0, 0, 0, native.best_isa_level() + 1, 1)
+    status = native.function("engine_silu_and_mul")(arguments)
     assert status == native.Status.UNSUPPORTED_LEVEL
     with pytest.raises(ValueError, match=native.best_isa_level().name):
         native.check_status(status)
