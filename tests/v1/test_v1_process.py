@@ -51,6 +51,16 @@ def with_shared_client() -> Iterator[Callable[[Work], None]]:
         runner.run(client.close())
 
 
+Odd = Callable[[str], EngineConfig]
+
+
+@pytest.fixture
+def odd(monkeypatch: pytest.MonkeyPatch) -> Odd:
+    """Makes the engine process ``tests/v1/odd_process.py``, with the behaviour that is asked for."""
+    monkeypatch.setattr("engine.v1.llm_engine.client.ENGINE_MODULE", "tests.v1.odd_process")
+    return lambda behaviour: replace(CONFIG, model=replace(CONFIG.model, served_name=behaviour))
+
+
 def ask(name: str, prompt: list[int] | None = None, **params: object) -> GenerateRequest:
     params = {"temperature": 0.0, "max_tokens": 10, "ignore_eos": True, **params}
     return GenerateRequest(name, prompt or [5, 6, 7], SamplingParams(**params), time.time())
@@ -101,7 +111,9 @@ def test_streams_carry_the_cores_tokens(with_shared_client: Callable[[Work], Non
     with_shared_client(work)
 
 
-def test_leaving_or_aborting_frees_the_slot(with_shared_client: Callable[[Work], None]) -> None:
+def test_leaving_or_aborting_frees_the_slot(odd: Odd) -> None:
+    """On an engine that takes 2.5 s for these requests, so that none is over before it is left."""
+
     async def work(client: V1Client) -> None:
         before = await client.stats()
         left = client.generate(ask("left", max_tokens=50))
@@ -120,7 +132,7 @@ def test_leaving_or_aborting_frees_the_slot(with_shared_client: Callable[[Work],
         assert (await client.stats()).requests_finished == before.requests_finished
         assert len((await collect(client, ask("next"))).outputs[0].token_ids) == 10
 
-    with_shared_client(work)
+    with_client(work, odd("slow"))
 
 
 def test_one_requests_fault_is_its_own(with_shared_client: Callable[[Work], None]) -> None:
@@ -167,29 +179,26 @@ def test_too_many_waiting_are_told_to_come_back() -> None:
     with_client(work, config)
 
 
-def test_killing_the_engine_ends_every_stream_at_once() -> None:
+def test_killing_the_engine_ends_every_stream_at_once(odd: Odd) -> None:
     async def work(client: V1Client) -> None:
         tasks = [asyncio.create_task(collect(client, ask(f"r{i}", max_tokens=50))) for i in range(20)]
-        await asyncio.sleep(0.01)
-        started = time.monotonic()
-        os.kill(client.engine_pid, signal.SIGSTOP)  # so that none finishes first
+        await asyncio.sleep(0.2)  # eight run, twelve wait
+        os.kill(client.engine_pid, signal.SIGSTOP)
         stats = asyncio.create_task(client.stats())
         await asyncio.sleep(0.05)
+        started = time.monotonic()
         os.kill(client.engine_pid, signal.SIGKILL)
         results = await asyncio.gather(*tasks, stats, return_exceptions=True)
         assert time.monotonic() - started < 2.0
-        assert sum(isinstance(result, EngineDeadError) for result in results) >= 15
-        assert all(isinstance(result, EngineDeadError | RequestOutput) for result in results)
+        assert all(isinstance(result, EngineDeadError) for result in results)
         assert client.dead
         with pytest.raises(EngineDeadError):
             await collect(client, ask("late"))
 
-    with_client(work)
+    with_client(work, odd("slow"))
 
 
-def test_a_failed_step_ends_the_process_and_the_streams(monkeypatch) -> None:
-    monkeypatch.setattr("engine.v1.llm_engine.client.ENGINE_MODULE", "tests.v1.failing_process")
-
+def test_a_failed_step_ends_the_process_and_the_streams(odd: Odd) -> None:
     async def work(client: V1Client) -> None:
         started = time.monotonic()
         with pytest.raises(EngineDeadError):
@@ -197,15 +206,15 @@ def test_a_failed_step_ends_the_process_and_the_streams(monkeypatch) -> None:
         assert time.monotonic() - started < 2.0
         assert client.dead
 
-    with_client(work)
+    with_client(work, odd("fails at step 4"))
 
 
-def test_closing_ends_open_streams() -> None:
+def test_closing_ends_open_streams(odd: Odd) -> None:
     async def work(client: V1Client) -> None:
         task = asyncio.create_task(collect(client, ask("r", max_tokens=60)))
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(0.1)
         await client.close()
         with pytest.raises(EngineDeadError):
             await task
 
-    with_client(work)
+    with_client(work, odd("slow"))

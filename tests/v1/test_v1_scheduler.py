@@ -132,6 +132,28 @@ def ends_at_third_token(start: list[int]) -> bool:
     return tokens[2] == EOS and EOS not in tokens[:2] + tokens[3:] and 7 not in tokens
 
 
+def test_a_slot_forgets_the_stop_ids_of_its_last_request() -> None:
+    driver = Driver(make_config(slots=1))
+    wanted = expected_tokens([1], 8)
+    unused = next(token for token in range(128) if token not in wanted)
+    driver.add(0, [9], max_tokens=1, stop_token_ids=(unused, *wanted))
+    driver.add(1, [1], stop_token_ids=(unused,))
+    driver.add(2, [1])
+    driver.run()
+    assert driver.tokens[1] == driver.tokens[2] == wanted
+
+
+def test_a_preempted_request_is_not_admitted_in_the_same_step() -> None:
+    driver = Driver(make_config(slots=6, blocks=12, block_size=2, budget=64))
+    for handle in range(6):
+        driver.add(handle, prompt(handle, 3), max_tokens=20)
+    while driver.core.has_work:
+        before = driver.core.stats().preemptions
+        driver.step()
+        assert driver.core.stats().preemptions == before or not driver.plan.new
+    assert driver.core.stats().preemptions > 3
+
+
 def test_logits_that_are_no_numbers_end_only_their_request() -> None:
     driver = Driver(make_config(slots=2))
     driver.executor.poison = expected_tokens([1], 3)[-1]

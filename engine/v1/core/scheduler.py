@@ -51,7 +51,6 @@ class _Draft:
     new: list[NewRequest] = field(default_factory=list)
     grown_slots: list[int] = field(default_factory=list)
     grown_blocks: list[int] = field(default_factory=list)
-    preempted: bool = False
 
 
 class Scheduler:
@@ -166,7 +165,6 @@ class Scheduler:
             while missing.sum() > self._kv.pool.num_free:
                 self._preempt(int(slots[-1]))
                 slots, counts, missing = slots[:-1], counts[:-1], missing[:-1]
-                draft.preempted = True
             for place in np.flatnonzero(missing).tolist():
                 slot, blocks = int(slots[place]), self._kv.grow(int(slots[place]), int(missing[place]))
                 draft.grown_slots += [slot] * len(blocks)
@@ -193,9 +191,10 @@ class Scheduler:
         """Admission: a slot, budget, blocks for all its tokens, and one more block for everyone who runs.
 
         The spare blocks are what keeps preemption from thrashing: after an admission everybody, the newcomer
-        included, can compute at least a block of tokens before blocks can run out again.
+        included, can compute at least a block of tokens before blocks can run out again. A request preempted in
+        this very step never passes: with its blocks counted as free, its step still did not fit.
         """
-        if draft.preempted or draft.budget == 0 or self._slots.num_free == 0:
+        if draft.budget == 0 or self._slots.num_free == 0:
             return False
         num_running = len(self._slots.running)
         spare = num_running + 1 if num_running else 0
