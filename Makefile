@@ -6,6 +6,9 @@ PORT ?= 8000
 ENGINE_V1 ?= 1
 ARGS ?=
 
+# Tests run models in several processes at once; OpenMP threads that spin long starve one another.
+PYTEST := GOMP_SPINCOUNT=4000 $(VENV)/python -m pytest -q
+
 .PHONY: setup setup-dev serve test test-slow test-gpu lint bench-smoke clean
 
 setup:
@@ -18,13 +21,13 @@ serve: setup  ## serve the default model; ARGS="--model DIR" for another
 	@ENGINE_V1=$(ENGINE_V1) $(VENV)/python -m engine.serve --host $(HOST) --port $(PORT) $(ARGS)
 
 test: setup-dev lint  ## everything CI runs
-	@$(VENV)/python -m pytest -q -m "not slow and not gpu" $(ARGS)
+	@$(PYTEST) -m "not slow and not gpu" $(ARGS)
 
 test-slow: setup-dev  ## what takes longer than CI should
-	@$(VENV)/python -m pytest -q -m "slow" $(ARGS)
+	@$(PYTEST) -m "slow" $(ARGS)
 
 test-gpu: setup-dev  ## needs an NVIDIA device
-	@$(VENV)/python -m pytest -q -m "gpu" $(ARGS)
+	@$(PYTEST) -m "gpu" $(ARGS)
 
 lint: setup-dev
 	@$(VENV)/ruff check .

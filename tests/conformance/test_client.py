@@ -63,6 +63,7 @@ def test_top_k_keeps_within_the_k_most_likely(live: LiveEngine) -> None:
     assert seen <= best and len(seen) > 1
 
 
+@torch.inference_mode()
 def naive_penalised(prompt: list[int], steps: int, params: SamplingParams) -> list[int]:
     """Greedy decoding with penalties, by their definitions (OpenAI's and CTRL's, arXiv 1909.05858)."""
     output: list[int] = []

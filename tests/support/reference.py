@@ -36,7 +36,7 @@ def transformers_model() -> Any:
         tie_word_embeddings=True,
     )
     model = LlamaForCausalLM(config).float().eval()
-    state = {_name(t.name): torch.from_numpy(dequantize(t.data, t.tensor_type)) for t in reader.tensors}
+    state = {_name(t.name): torch.tensor(dequantize(t.data, t.tensor_type)) for t in reader.tensors}
     for name in state:
         for part, heads in (("q_proj", 9), ("k_proj", 3)):
             if part in name:
