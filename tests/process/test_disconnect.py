@@ -59,5 +59,5 @@ def test_64_streams_20_hang_up(engine: str) -> None:
             assert time.monotonic() < deadline, "the streams that hung up are still running"
             time.sleep(0.05)
         assert server.metric("engine_slots_used") == 0
-        assert server.metric("engine_kv_blocks_free") == server.metric("engine_kv_blocks_total")
+        assert server.metric("engine_kv_cache_blocks_free") == server.metric("engine_kv_cache_blocks")
         assert server.metric("engine_requests_aborted_total") == LEAVERS

@@ -73,20 +73,22 @@ def _halves(weight: torch.Tensor, heads: int) -> torch.Tensor:
     return weight.view(heads, rows // heads // 2, 2, columns).transpose(1, 2).reshape(rows, columns)
 
 
+def greedy(prompt: list[int], max_tokens: int) -> list[int]:
+    """Greedy continuation, end of sequence ignored; one sequence at a time, with transformers' own cache."""
+    return list(_greedy(tuple(prompt), max_tokens))
+
+
+@cache
 @torch.inference_mode()
-def greedy(prompt: list[int], max_tokens: int, eos: tuple[int, ...] = ()) -> list[int]:
-    """Greedy continuation, one sequence at a time, with transformers' own cache."""
+def _greedy(prompt: tuple[int, ...], max_tokens: int) -> tuple[int, ...]:
     model = transformers_model()
     ids, past, tokens = torch.tensor([prompt]), None, []
-    while len(tokens) < max_tokens:
+    for _ in range(max_tokens):
         out = model(input_ids=ids, past_key_values=past, use_cache=True)
         past = out.past_key_values
-        token = int(out.logits[0, -1].argmax())
-        tokens.append(token)
-        if token in eos:
-            break
-        ids = torch.tensor([[token]])
-    return tokens
+        tokens.append(int(out.logits[0, -1].argmax()))
+        ids = torch.tensor([[tokens[-1]]])
+    return tuple(tokens)
 
 
 @torch.inference_mode()
