@@ -95,7 +95,7 @@ FEATURES: tuple[Feature, ...] = (
         "Prompts prefilled whole",
         Status.PROVEN,
         Status.REFUSED,
-        ("tests/v0/core/test_scheduler.py",),
+        ("tests/v0/test_v0_scheduler.py",),
         flag="--no-enable-chunked-prefill",
         why="V1 has no prefill phase: every prompt is computed in chunks of the token budget",
     ),

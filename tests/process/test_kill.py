@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -18,8 +19,11 @@ LONG = {"prompt": "Once upon a time", "max_tokens": 4000, "ignore_eos": True, "s
 
 
 def stream_events(server: Server, body: dict, started: threading.Event, events: list[str]) -> None:
-    """Reads one stream to its end; keeps the ``data:`` payloads."""
-    with httpx.stream("POST", server.url + "/v1/completions", json=body, timeout=60) as response:
+    """Reads one stream to its end, or until the server is gone; keeps the ``data:`` payloads."""
+    with (
+        contextlib.suppress(httpx.RemoteProtocolError, httpx.ReadError),
+        httpx.stream("POST", server.url + "/v1/completions", json=body, timeout=60) as response,
+    ):
         for line in response.iter_lines():
             if line.startswith("data: "):
                 events.append(line[6:])
