@@ -21,7 +21,7 @@ serve: setup  ## serve the default model; ARGS="--model DIR" for another
 	@ENGINE_V1=$(ENGINE_V1) $(VENV)/python -m engine.serve --host $(HOST) --port $(PORT) $(ARGS)
 
 test: setup-dev lint  ## everything CI runs
-	@$(PYTEST) -m "not slow and not gpu" $(ARGS)
+	@$(PYTEST) -m "not slow" $(ARGS)
 
 test-slow: setup-dev  ## what takes longer than CI should
 	@$(PYTEST) -m "slow" $(ARGS)
