@@ -4,7 +4,7 @@ import pytest
 
 from engine.errors import ConfigError
 from engine.select import create_client, decide
-from tests.ipc.configs import config_named
+from tests.support.configs import tiny_config
 
 
 @pytest.mark.parametrize(
@@ -29,5 +29,5 @@ def test_any_other_value_is_an_error_that_names_it(value: str) -> None:
 
 @pytest.mark.parametrize(("value", "name"), [("0", "V0Client"), ("1", "V1Client")])
 def test_the_chosen_client_is_the_one_made(value: str, name: str) -> None:
-    client = create_client(decide({"ENGINE_V1": value}), config_named("x"), None)
+    client = create_client(decide({"ENGINE_V1": value}), tiny_config(served_name="x"), None)
     assert type(client).__name__ == name

@@ -12,14 +12,14 @@ import pytest
 
 from engine.errors import EngineDeadError, StartupError
 from engine.ipc.link import EngineLink
-from tests.ipc.configs import config_named
 from tests.ipc.echo_child import Answer, Ask
+from tests.support.configs import tiny_config
 
 MODULE = "tests.ipc.echo_child"
 
 
 def link(behaviour: str) -> EngineLink[Ask, Answer]:
-    return EngineLink(MODULE, config_named(behaviour), Ask, Answer)
+    return EngineLink(MODULE, tiny_config(served_name=behaviour), Ask, Answer)
 
 
 def gone(pid: int) -> bool:

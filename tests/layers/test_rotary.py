@@ -7,9 +7,9 @@ import torch
 
 from engine.config.engine_config import RopeScaling
 from engine.layers.rotary import RotaryEmbedding, cos_sin_table, rotary_frequencies
-from tests.ipc.configs import config_named
+from tests.support.configs import tiny_config
 
-ARCHITECTURE = config_named("rotary").model.architecture
+ARCHITECTURE = tiny_config(served_name="rotary").model.architecture
 HALF = ARCHITECTURE.head_dim // 2
 
 

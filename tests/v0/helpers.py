@@ -10,72 +10,22 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Sequence
+from typing import Any
 
 from engine.api import GenerateRequest, RequestOutput, SamplingParams
-from engine.config import Architecture, CacheConfig, EngineConfig, ModelConfig, ModelSource, SchedulerConfig
+from engine.config import EngineConfig
 from engine.v0.core.execute_model import ExecuteModelRequest, SamplerOutput, SequenceGroupOutput, SequenceOutput
 from engine.v0.core.sequence_group import SequenceGroupMetadata
 from engine.v0.llm_engine.llm_engine import LLMEngine
+from tests.support.configs import tiny_config
 
 VOCAB = 128
 EOS = 2
 
-ARCHITECTURE = Architecture(
-    family="llama",
-    vocab_size=VOCAB,
-    hidden_size=64,
-    intermediate_size=128,
-    num_layers=2,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=16,
-    max_position=256,
-    rms_norm_eps=1e-5,
-    rope_theta=10000.0,
-    rope_scaling=None,
-    tie_word_embeddings=True,
-    sliding_window=None,
-    attention_bias=False,
-    mlp_bias=False,
-    eos_token_ids=(EOS,),
-    bos_token_id=1,
-)
 
-
-def make_config(
-    *,
-    chunked: bool = False,
-    num_blocks: int = 64,
-    block_size: int = 4,
-    max_num_seqs: int = 8,
-    max_num_batched_tokens: int = 256,
-    max_num_waiting: int = 64,
-) -> EngineConfig:
+def make_config(*, chunked: bool = False, **changes: Any) -> EngineConfig:
     """A complete config of a tiny dummy model without a tokenizer."""
-    model = ModelConfig(
-        model="tiny",
-        served_name="tiny",
-        source=ModelSource(kind="huggingface", path="/nowhere", files=()),
-        architecture=ARCHITECTURE,
-        dtype="float32",
-        load_format="dummy",
-        max_model_len=256,
-        seed=0,
-        skip_tokenizer_init=True,
-    )
-    return EngineConfig(
-        model=model,
-        cache=CacheConfig(block_size=block_size, num_blocks=num_blocks),
-        scheduler=SchedulerConfig(
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=max_num_batched_tokens,
-            enable_chunked_prefill=chunked,
-            max_num_waiting=max_num_waiting,
-        ),
-        device="cpu",
-        attention_backend="torch",
-        num_threads=1,
-    )
+    return tiny_config(**{"block_size": 4, "enable_chunked_prefill": chunked, **changes})
 
 
 def with_max_model_len(config: EngineConfig, max_model_len: int) -> EngineConfig:

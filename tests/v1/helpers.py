@@ -14,62 +14,30 @@ from typing import Any
 import numpy as np
 
 from engine.api import SamplingParams
-from engine.config import Architecture, CacheConfig, EngineConfig, ModelConfig, ModelSource, SchedulerConfig
+from engine.config import EngineConfig, ModelSource
 from engine.v1.core.request import Finished
 from engine.v1.core.step import StepPlan, StepResult
 from engine.v1.llm_engine.engine_core import EngineCore
 from engine.v1.llm_engine.messages import AddRequest
+from tests.support.configs import tiny_config
 
 EOS = 2
 VOCAB = 128
-
-ARCHITECTURE = Architecture(
-    family="llama",
-    vocab_size=VOCAB,
-    hidden_size=64,
-    intermediate_size=128,
-    num_layers=2,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=16,
-    max_position=256,
-    rms_norm_eps=1e-5,
-    rope_theta=10000.0,
-    rope_scaling=None,
-    tie_word_embeddings=True,
-    sliding_window=None,
-    attention_bias=False,
-    mlp_bias=False,
-    eos_token_ids=(EOS,),
-    bos_token_id=1,
-)
 
 
 def make_config(
     *, slots: int = 4, budget: int = 16, blocks: int = 32, block_size: int = 4, waiting: int = 1000, path: str = "/none"
 ) -> EngineConfig:
     """A tiny model and, unless told otherwise, room for four requests and 128 tokens."""
-    model = ModelConfig(
-        model="tiny",
-        served_name="tiny",
+    return tiny_config(
         source=ModelSource(kind="huggingface", path=path, files=()),
-        architecture=ARCHITECTURE,
-        dtype="float32",
-        load_format="dummy",
         max_model_len=64,
-        seed=0,
-        skip_tokenizer_init=True,
-    )
-    scheduler = SchedulerConfig(
-        max_num_seqs=slots, max_num_batched_tokens=budget, enable_chunked_prefill=True, max_num_waiting=waiting
-    )
-    return EngineConfig(
-        model=model,
-        cache=CacheConfig(block_size=block_size, num_blocks=blocks),
-        scheduler=scheduler,
-        device="cpu",
-        attention_backend="torch",
-        num_threads=1,
+        block_size=block_size,
+        num_blocks=blocks,
+        max_num_seqs=slots,
+        max_num_batched_tokens=budget,
+        enable_chunked_prefill=True,
+        max_num_waiting=waiting,
     )
 
 

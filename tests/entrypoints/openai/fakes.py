@@ -9,12 +9,7 @@ from typing import Any
 
 from engine.api import CompletionOutput, GenerateRequest, Logprob, ModelLimits, RequestOutput
 from engine.config import (
-    Architecture,
-    CacheConfig,
-    EngineConfig,
-    ModelConfig,
     ModelSource,
-    SchedulerConfig,
 )
 from engine.entrypoints.openai.app import create_app
 from engine.entrypoints.openai.context import ServerInfo
@@ -22,6 +17,7 @@ from engine.entrypoints.openai.limits import HttpLimits
 from engine.metrics.stats import EngineStats
 from engine.select import EngineDecision
 from engine.text.chat_template import ChatTemplate
+from tests.support.configs import tiny_config
 from tests.text import toys
 
 VOCAB_SIZE = 300
@@ -110,46 +106,13 @@ class FakeClient:
 
 
 def make_info(limits: ModelLimits | None = LIMITS, model_name: str = MODEL) -> ServerInfo:
-    architecture = Architecture(
-        family="llama",
-        vocab_size=VOCAB_SIZE,
-        hidden_size=8,
-        intermediate_size=16,
-        num_layers=1,
-        num_heads=1,
-        num_kv_heads=1,
-        head_dim=8,
-        max_position=MAX_MODEL_LEN,
-        rms_norm_eps=1e-5,
-        rope_theta=1e4,
-        rope_scaling=None,
-        tie_word_embeddings=True,
-        sliding_window=None,
-        attention_bias=False,
-        mlp_bias=False,
-        eos_token_ids=(0,),
-        bos_token_id=None,
-    )
-    model = ModelConfig(
+    config = tiny_config(
         model="/srv/secret/models/toy",
         served_name=model_name,
         source=ModelSource(kind="gguf", path="/srv/secret/models/toy.gguf", files=("/srv/secret/models/toy.gguf",)),
-        architecture=architecture,
-        dtype="float32",
-        load_format="dummy",
+        vocab_size=VOCAB_SIZE,
         max_model_len=MAX_MODEL_LEN,
-        seed=0,
         skip_tokenizer_init=False,
-    )
-    config = EngineConfig(
-        model=model,
-        cache=CacheConfig(block_size=16, num_blocks=256),
-        scheduler=SchedulerConfig(
-            max_num_seqs=8, max_num_batched_tokens=64, enable_chunked_prefill=True, max_num_waiting=16
-        ),
-        device="cpu",
-        attention_backend="torch",
-        num_threads=1,
     )
     return ServerInfo(
         decision=EngineDecision("v1", "v1", "environment", ("ENGINE_V1=1",)),
