@@ -18,9 +18,10 @@ from typing import Any
 
 import uvloop
 
-from engine import __version__, capabilities, cli
+from engine import __version__, capabilities
 from engine.client import EngineClient
 from engine.config import EngineConfig
+from engine.config.arguments import add_engine_arguments, engine_args
 from engine.config.resolve import resolve
 from engine.entrypoints.openai.app import create_app
 from engine.entrypoints.openai.context import ServerInfo
@@ -29,6 +30,7 @@ from engine.entrypoints.openai.limits import HttpLimits
 from engine.entrypoints.openai.server import serve
 from engine.envs import read_envs
 from engine.select import EngineDecision, create_client, decide
+from engine.startup import guarded, set_up_logging
 from engine.text.chat_template import load_chat_template
 from engine.text.tokenizer import load_tokenizer
 
@@ -42,17 +44,17 @@ def run(argv: Sequence[str] | None = None) -> int:
     """Serves until a signal ends it; returns the exit code."""
     started = time.perf_counter()
     arguments = _parser().parse_args(argv)
-    cli.set_up_logging()
+    set_up_logging()
     decision = decide()
     log.info("engine: %s (%s)", decision.chosen.upper(), "; ".join(decision.reasons))
     capabilities.refuse_unsupported(decision.chosen, arguments.absent_features or [])
-    config = resolve(cli.engine_args(arguments), decision.chosen)
+    config = resolve(engine_args(arguments), decision.chosen)
     return uvloop.run(_run(decision, config, arguments, started))
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="engine serve", description="Serve a model over HTTP.")
-    cli.add_engine_arguments(parser)
+    add_engine_arguments(parser)
     limits = HttpLimits()
     http = parser.add_argument_group("http")
     http.add_argument("--host", default="127.0.0.1", help="address to listen on")
@@ -120,4 +122,4 @@ def _info(decision: EngineDecision, config: EngineConfig) -> ServerInfo:
 
 
 if __name__ == "__main__":
-    sys.exit(cli.guarded(run))
+    sys.exit(guarded(run))

@@ -1,4 +1,4 @@
-"""engine/cli.py: flags are the fields of EngineArgs; nothing is accepted and ignored."""
+"""The command line: flags are the fields of EngineArgs; nothing is accepted and ignored."""
 
 from __future__ import annotations
 
@@ -7,37 +7,37 @@ from dataclasses import fields
 
 import pytest
 
-from engine import capabilities, cli
-from engine.config import EngineArgs
+from engine import capabilities, cli, startup
+from engine.config import EngineArgs, arguments
 from engine.errors import ConfigError, StartupError
 
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser()
-    cli.add_engine_arguments(made)
+    arguments.add_engine_arguments(made)
     return made
 
 
 def test_no_flags_are_the_defaults() -> None:
-    assert cli.engine_args(parser().parse_args([])) == EngineArgs()
+    assert arguments.engine_args(parser().parse_args([])) == EngineArgs()
 
 
 def test_every_field_has_a_flag_that_sets_it() -> None:
     values = {str: "x", int: "3", bool: None}
     for item in fields(EngineArgs):
-        kind = cli._plain_type(type(item.default) if item.default is not None else int)
+        kind = arguments._plain_type(type(item.default) if item.default is not None else int)
         if item.name == "enable_chunked_prefill":
             kind = bool
         if item.name == "served_model_name":
             kind = str
         value = item.metadata["choices"][-1] if item.metadata["choices"] else values[kind]
         flag = "--" + item.name.replace("_", "-")
-        parsed = cli.engine_args(parser().parse_args([flag] if value is None else [flag, value]))
+        parsed = arguments.engine_args(parser().parse_args([flag] if value is None else [flag, value]))
         assert getattr(parsed, item.name) != item.default, item.name
 
 
 def test_a_bool_can_be_asked_not_to_be() -> None:
-    parsed = cli.engine_args(parser().parse_args(["--no-enable-chunked-prefill"]))
+    parsed = arguments.engine_args(parser().parse_args(["--no-enable-chunked-prefill"]))
     assert parsed.enable_chunked_prefill is False
 
 
@@ -66,7 +66,7 @@ def test_a_failed_start_is_one_line_and_code_2(capsys: pytest.CaptureFixture[str
     def fail() -> int:
         raise StartupError("No such thing.")
 
-    assert cli.guarded(fail) == 2
+    assert startup.guarded(fail) == 2
     assert capsys.readouterr().err == "engine: error: No such thing.\n"
 
 
@@ -78,11 +78,11 @@ def test_the_capability_table_is_printed(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_a_misspelt_variable_is_named(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setenv("ENGINE_VI", "1")
-    cli.set_up_logging()
+    startup.set_up_logging()
     assert "ENGINE_VI" in caplog.text
 
 
 def test_a_bad_log_level_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENGINE_LOG_LEVEL", "LOUD")
     with pytest.raises(ConfigError, match="LOUD"):
-        cli.set_up_logging()
+        startup.set_up_logging()

@@ -7,7 +7,8 @@ from engine.api import SamplingParams
 from engine.v1.core.step import NewRequest
 from engine.v1.worker.features.min_tokens import MinTokens
 from engine.v1.worker.features.penalties import Penalties
-from engine.v1.worker.input_batch import BatchLayout, make_layout
+from engine.v1.worker.input_batch import make_layout
+from engine.v1.worker.layout import BatchLayout
 from engine.v1.worker.slots import WorkerSlots
 from tests.v1.helpers import EOS, make_config
 

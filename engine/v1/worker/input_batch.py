@@ -1,6 +1,6 @@
 """A step's inputs: its layout, made on the host from counts, and its tensors, gathered on the device.
 
-Owns both nouns and how they are made. The *layout* (which slot computes how many tokens, who is
+Owns how both are made. The *layout* (which slot computes how many tokens, who is
 sampled) changes only when the batch does; the *inputs* are gathered from ``WorkerSlots`` every
 step. While the same requests just decode, the layout of the last step is used again and the host
 sends nothing to the device.
@@ -9,7 +9,6 @@ sends nothing to the device.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,36 +16,8 @@ from numpy.typing import NDArray
 
 from engine.attention.metadata import AttentionMetadata
 from engine.v1.core.step import StepPlan
-
-if TYPE_CHECKING:
-    from engine.v1.worker.slots import WorkerSlots
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class BatchLayout:
-    """Who computes what. Sequence ``i`` is slot ``slots[i]`` and computes ``counts[i]`` tokens, at least one.
-
-    ``sampled`` are the slots whose computed tokens catch up in this step: row ``j`` of the logits
-    belongs to ``sampled[j]``.
-    """
-
-    # On the host
-    slots: NDArray[np.int64]  # [num_seqs]
-    counts: NDArray[np.int32]  # [num_seqs]
-    sampled: NDArray[np.int64]  # [num_sampled]
-    #: The row of each sampled slot.
-    row_of: dict[int, int]
-    #: Everybody decodes one token and is sampled: the layout stays valid until a plan changes something.
-    steady: bool
-    # On the device, int64
-    seq_slots: torch.Tensor  # [num_seqs]
-    seq_counts: torch.Tensor  # [num_seqs]
-    query_start_loc: torch.Tensor  # [num_seqs + 1] int32
-    token_seq: torch.Tensor  # [num_tokens] the sequence of each token
-    token_slot: torch.Tensor  # [num_tokens] its slot
-    token_offset: torch.Tensor  # [num_tokens] its place among the sequence's tokens of this step
-    sampled_slots: torch.Tensor  # [num_sampled]
-    logits_rows: torch.Tensor  # [num_sampled] each sampled sequence's last token
+from engine.v1.worker.layout import BatchLayout
+from engine.v1.worker.slots import WorkerSlots
 
 
 @dataclass(frozen=True, slots=True, eq=False)

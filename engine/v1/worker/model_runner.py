@@ -20,7 +20,8 @@ from engine.sampling.batch import LogprobTensors, SamplerOutput
 from engine.sampling.sampler import sample
 from engine.v1.core.step import LogprobRows, StepPlan, StepResult
 from engine.v1.worker.features.sampling_features import SamplingFeatures
-from engine.v1.worker.input_batch import BatchLayout, InputBatch, gather_inputs, next_layout
+from engine.v1.worker.input_batch import InputBatch, gather_inputs, next_layout
+from engine.v1.worker.layout import BatchLayout
 from engine.v1.worker.slots import WorkerSlots
 
 

@@ -12,7 +12,7 @@ import torch
 
 from engine.config import EngineConfig
 from engine.v1.core.step import NewRequest, StepPlan
-from engine.v1.worker.input_batch import BatchLayout
+from engine.v1.worker.layout import BatchLayout
 
 
 class WorkerSlots:

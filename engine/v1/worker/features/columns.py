@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from engine.v1.worker.input_batch import BatchLayout
+from engine.v1.worker.layout import BatchLayout
 
 
 class SlotColumn:

@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 
 from engine.v1.core.step import NewRequest
-from engine.v1.worker.input_batch import BatchLayout
+from engine.v1.worker.layout import BatchLayout
 
 
 class Feature(Protocol):

@@ -8,7 +8,7 @@ import torch
 
 from engine.sampling.batch import BannedTokens
 from engine.v1.core.step import NewRequest
-from engine.v1.worker.input_batch import BatchLayout
+from engine.v1.worker.layout import BatchLayout
 
 
 @dataclass(slots=True)

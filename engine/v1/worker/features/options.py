@@ -9,7 +9,7 @@ import torch
 
 from engine.v1.core.step import NewRequest
 from engine.v1.worker.features.columns import SlotColumn
-from engine.v1.worker.input_batch import BatchLayout
+from engine.v1.worker.layout import BatchLayout
 
 
 @dataclass(frozen=True, slots=True, eq=False)

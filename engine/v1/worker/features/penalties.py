@@ -11,7 +11,7 @@ import torch
 from engine.sampling.batch import PenaltyBatch
 from engine.v1.core.step import NewRequest
 from engine.v1.worker.features.columns import SlotColumn
-from engine.v1.worker.input_batch import BatchLayout
+from engine.v1.worker.layout import BatchLayout
 
 
 class Penalties:

@@ -16,7 +16,7 @@ from engine.v1.worker.features.min_tokens import MinTokens
 from engine.v1.worker.features.options import Options
 from engine.v1.worker.features.penalties import Penalties
 from engine.v1.worker.features.seeds import Seeds
-from engine.v1.worker.input_batch import BatchLayout
+from engine.v1.worker.layout import BatchLayout
 
 
 class SamplingFeatures:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from engine.v1.core.step import NewRequest
-from engine.v1.worker.input_batch import BatchLayout
+from engine.v1.worker.layout import BatchLayout
 
 
 class Seeds:
