@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib.util
 import os
 import re
 import subprocess
@@ -36,9 +37,9 @@ def main() -> int:
     if sys.version_info < (3, 11):  # noqa: UP036  # whoever calls it may have an older one
         print(f"setup: Python 3.11 or newer is needed; this is {sys.version.split()[0]}.", file=sys.stderr)
         return 2
-    host_torch = host_cuda_torch()
-    step("venv", [host_torch or TORCH_VERSION, sys.version], lambda: make_venv(host_torch))
-    if host_torch is None:
+    host_site = host_site_with_cuda_torch()
+    step("venv", [str(host_site), sys.version], lambda: make_venv(host_site))
+    if host_site is None:
         step("torch", [TORCH_VERSION], install_torch)
     step("runtime", [REQUIREMENTS / "runtime.lock"], lambda: pip("--require-hashes", "-r", "requirements/runtime.lock"))
     step(
@@ -67,25 +68,31 @@ def step(name: str, made_from: Iterable[Path | str], install: object) -> None:
     stamp.write_text(digest.hexdigest())
 
 
-def host_cuda_torch() -> str | None:
-    """The version of the host interpreter's torch, if it is a CUDA build new enough to use."""
-    probe = (
-        "import importlib.util as u, pathlib; s = u.find_spec('torch'); "
-        "print((pathlib.Path(s.origin).parent / 'version.py').read_text() if s and s.origin else '')"
-    )
-    host = getattr(sys, "_base_executable", sys.executable)
-    text = subprocess.run([host, "-c", probe], capture_output=True, text=True, check=False).stdout
-    version = re.search(r"__version__ = '(\d+)\.(\d+)([^']*)'", text)
-    if version is None or re.search(r"^cuda\b[^=]*=\s*['\"]", text, re.MULTILINE) is None:
+def host_site_with_cuda_torch() -> Path | None:
+    """The site-packages that this interpreter's torch lives in, if that is a CUDA build new enough to use."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
         return None
-    if (int(version[1]), int(version[2])) < OLDEST_HOST_TORCH:
+    package = Path(spec.origin).parent
+    if VENV in package.parents or not is_cuda_torch((package / "version.py").read_text()):
         return None
-    return f"{version[1]}.{version[2]}{version[3]}"
+    return package.parent
 
 
-def make_venv(host_torch: str | None) -> None:
-    """A fresh ``.venv``; with the host's packages visible only where its torch is to be used."""
-    venv.create(VENV, with_pip=True, clear=True, system_site_packages=host_torch is not None)
+def is_cuda_torch(version_py: str) -> bool:
+    """Reads torch's ``version.py`` as text: importing torch to ask takes seconds."""
+    version = re.search(r"__version__ = '(\d+)\.(\d+)", version_py)
+    has_cuda = re.search(r"^cuda\b[^=]*=\s*['\"]", version_py, re.MULTILINE) is not None
+    return version is not None and has_cuda and (int(version[1]), int(version[2])) >= OLDEST_HOST_TORCH
+
+
+def make_venv(host_site: Path | None) -> None:
+    """A fresh ``.venv``. Packages of ``host_site`` are found after its own: a path file, because
+    ``--system-site-packages`` sees nothing of an interpreter that is in a virtual environment itself."""
+    venv.create(VENV, with_pip=True, clear=True)
+    if host_site is not None:
+        (own_site,) = VENV.glob("lib/python3.*/site-packages")
+        (own_site / "host-torch.pth").write_text(f"{host_site}\n")
 
 
 def install_torch() -> None:

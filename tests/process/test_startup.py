@@ -47,6 +47,7 @@ def test_first_token_within_5_s_and_1_2_gib(engine: str) -> None:
         status, answer = server.post("/v1/completions", {"prompt": "The capital of France is", "max_tokens": 1})
         elapsed = time.monotonic() - server.started_at
         assert status == 200 and answer["usage"]["completion_tokens"] == 1
+        assert "libtorch" not in Path(f"/proc/{server.pid}/maps").read_text(), "the API process loads torch"
         used = rss_mib([server.pid, *server.children()])
         print(f"{engine}: first token after {elapsed:.2f} s, {used:.0f} MiB")
         assert used < 1.2 * 1024
