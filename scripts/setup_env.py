@@ -37,6 +37,9 @@ def main() -> int:
     if sys.version_info < (3, 11):  # noqa: UP036  # whoever calls it may have an older one
         print(f"setup: Python 3.11 or newer is needed; this is {sys.version.split()[0]}.", file=sys.stderr)
         return 2
+    if importlib.util.find_spec("ensurepip") is None:
+        print("setup: this Python has no ensurepip; install its venv package (Debian: python3-venv).", file=sys.stderr)
+        return 2
     host_site = host_site_with_cuda_torch()
     step("venv", [str(host_site), sys.version], lambda: make_venv(host_site))
     if host_site is None:
