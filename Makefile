@@ -9,7 +9,7 @@ ARGS ?=
 # Tests run models in several processes at once; OpenMP threads that spin long starve one another.
 PYTEST := GOMP_SPINCOUNT=4000 $(VENV)/python -m pytest -q
 
-.PHONY: setup setup-dev serve test test-slow test-gpu lint bench-smoke clean
+.PHONY: setup setup-dev serve test test-gpu lint bench-smoke clean
 
 setup:
 	@$(PYTHON) scripts/setup_env.py
@@ -21,10 +21,7 @@ serve: setup  ## serve the default model; ARGS="--model DIR" for another
 	@ENGINE_V1=$(ENGINE_V1) $(VENV)/python -m engine.serve --host $(HOST) --port $(PORT) $(ARGS)
 
 test: setup-dev lint  ## everything CI runs
-	@$(PYTEST) -m "not slow" $(ARGS)
-
-test-slow: setup-dev  ## what takes longer than CI should
-	@$(PYTEST) -m "slow" $(ARGS)
+	@$(PYTEST) $(ARGS)
 
 test-gpu: setup-dev  ## needs an NVIDIA device
 	@$(PYTEST) -m "gpu" $(ARGS)
