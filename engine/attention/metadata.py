@@ -28,7 +28,3 @@ class AttentionMetadata:
     slot_mapping: torch.Tensor  # [num_tokens] int64, block * block_size + offset of each query token
     max_query_len: int
     max_seq_len: int
-
-    @property
-    def num_seqs(self) -> int:
-        return self.seq_lens.shape[0]

@@ -11,7 +11,7 @@ import msgspec
 class EngineStats(msgspec.Struct, array_like=True):
     """Gauges are values now; counters only grow while one engine process lives.
 
-    New fields are appended: the order is the wire format (``tests/test_messages.py``).
+    New fields are appended: the order is the wire format (``tests/metrics/test_stats.py``).
     """
 
     # Gauges

@@ -1,7 +1,7 @@
 """The messages between the API process and V0's engine process. Torch-free.
 
 Closed msgspec types, encoded as arrays: fields are append-only and their order is the wire
-format (``tests/v0/test_messages.py`` pins it). Requests arrive tokenized, outputs leave as text.
+format (``tests/v0/test_v0_messages.py`` pins it). Requests arrive tokenized, outputs leave as text.
 """
 
 from __future__ import annotations
