@@ -62,11 +62,6 @@ MODELS = ModelRegistry(
 )
 
 
-def supported_families() -> tuple[str, ...]:
-    """The keys ``Architecture.family`` may have."""
-    return MODELS.families
-
-
 def make_model(config: ModelConfig, device: torch.device) -> CausalLM:
     """Makes the model with uninitialised parameters of ``config.dtype`` on ``device``.
 
